@@ -1,0 +1,1 @@
+"""Follows: lifecycle, metadata cache, reads, and writes forwarded to the controller."""

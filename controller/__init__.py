@@ -1,0 +1,1 @@
+"""Decides: requests and an image in, records and a reply out."""

@@ -1,0 +1,193 @@
+"""The bytes of the log: batches of records, encoded once by the leader and the same everywhere ever after.
+
+A batch is the atom of the log: it is appended, replicated, committed and applied whole. Layout, big-endian::
+
+    u32 length      of all that follows this field
+    u32 crc32c      (Castagnoli) of all that follows this field
+    u8  magic       1
+    u8  attributes  bit 0: control batch (written by the quorum itself)
+    u16 principal length
+    u32 record count, at least 1; each record takes one offset
+    i64 base offset
+    i32 epoch
+    i64 timestamp_ms    of the leader's clock; never lower than the batch before
+    i64 client id   0: none      (the offset of the client's OpenClient record)
+    i64 sequence    0: none
+    i64 all below done
+    principal, UTF-8
+    records, each: u16 type, u8 version, u8 zero, u32 length, body (protobuf, see proto/raftlog/wire/records)
+
+A *chunk* is one or more whole batches with contiguous offsets, back to back: what is stored under one key, sent in one
+message, and exported in one piece. Nobody between the leader and the reader of a record decodes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import google_crc32c
+
+from raftlog.errors import CorruptLogError
+
+MAGIC = 1
+CONTROL = 1
+
+_PREFIX = struct.Struct(">II")
+_HEADER = struct.Struct(">BBHIqiqqqq")
+_RECORD = struct.Struct(">HBxI")
+HEADER_BYTES = _PREFIX.size + _HEADER.size
+"""Bytes of a batch before its principal."""
+RECORD_OVERHEAD_BYTES = _RECORD.size
+"""Bytes of a record before its body."""
+
+
+class RecordData(NamedTuple):
+    """One record as the log holds it: its type (see ``records.proto``), the version of its body, and the body's bytes."""
+
+    type: int
+    version: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """A batch without its records. ``end_offset`` is exclusive; ``position`` and ``size`` are bytes in the chunk read."""
+
+    base_offset: int
+    count: int
+    epoch: int
+    timestamp_ms: int
+    control: bool
+    client_id: int
+    sequence: int
+    all_below_done: int
+    principal: str
+    position: int
+    size: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record."""
+        return self.base_offset + self.count
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return self.base_offset + self.count - 1
+
+
+def encode(
+    records: Iterable[RecordData],
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+    control: bool = False,
+    principal: str = "",
+    client_id: int = 0,
+    sequence: int = 0,
+    all_below_done: int = 0,
+) -> bytes:
+    """Encode one batch. Raises ValueError if there is no record."""
+    parts: list[bytes] = []
+    count = 0
+    pack = _RECORD.pack
+    for type_, version, body in records:
+        parts.append(pack(type_, version, len(body)))
+        parts.append(body)
+        count += 1
+    if not count:
+        raise ValueError("a batch needs at least one record")
+    name = principal.encode()
+    header = _HEADER.pack(
+        MAGIC,
+        CONTROL if control else 0,
+        len(name),
+        count,
+        base_offset,
+        epoch,
+        timestamp_ms,
+        client_id,
+        sequence,
+        all_below_done,
+    )
+    content = b"".join((header, name, *parts))
+    return _PREFIX.pack(len(content) + 4, google_crc32c.value(content)) + content
+
+
+def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = None) -> Iterator[BatchHeader]:
+    """Yield the header of each batch of a chunk, checking lengths, CRC32C (unless ``verify`` is false) and contiguity.
+
+    ``expect_offset``: where the first batch must begin. Raises CorruptLogError naming the first offset not to be trusted;
+    batches yielded before it are good.
+    """
+    position, expected = 0, expect_offset
+    total = len(chunk)
+    while position < total:
+        at = -1 if expected is None else expected
+        if total - position < HEADER_BYTES:
+            raise CorruptLogError(
+                f"batch at offset {at}: {total - position} bytes left, too few for a header", offset=at
+            )
+        length, crc = _PREFIX.unpack_from(chunk, position)
+        size = length + 4
+        if size < HEADER_BYTES or position + size > total:
+            raise CorruptLogError(f"batch at offset {at}: its length of {size} bytes does not fit", offset=at)
+        if verify and google_crc32c.value(chunk[position + _PREFIX.size : position + size]) != crc:
+            raise CorruptLogError(f"batch at offset {at}: CRC32C does not match", offset=at)
+        (magic, attributes, name_length, count, base, epoch, timestamp_ms, client_id, sequence, done) = (
+            _HEADER.unpack_from(chunk, position + _PREFIX.size)
+        )
+        if magic != MAGIC:
+            raise CorruptLogError(f"batch at offset {at}: unknown magic {magic}", offset=at)
+        if count < 1 or (expected is not None and base != expected):
+            raise CorruptLogError(f"batch at offset {at}: it says base offset {base}, {count} records", offset=at)
+        name_at = position + HEADER_BYTES
+        yield BatchHeader(
+            base,
+            count,
+            epoch,
+            timestamp_ms,
+            bool(attributes & CONTROL),
+            client_id,
+            sequence,
+            done,
+            chunk[name_at : name_at + name_length].decode() if name_length else "",
+            position,
+            size,
+        )
+        expected = base + count
+        position += size
+
+
+def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
+    """Decode the framing of the records of one batch of a chunk; bodies stay bytes."""
+    name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
+    position = header.position + HEADER_BYTES + name_length
+    end = header.position + header.size
+    out: list[RecordData] = []
+    unpack = _RECORD.unpack_from
+    for _ in range(header.count):
+        if position + RECORD_OVERHEAD_BYTES > end:
+            raise CorruptLogError(f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset)
+        type_, version, length = unpack(chunk, position)
+        position += RECORD_OVERHEAD_BYTES
+        out.append(RecordData(type_, version, chunk[position : position + length]))
+        position += length
+    if position != end:
+        raise CorruptLogError(
+            f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset
+        )
+    return out
+
+
+def epoch_runs(chunk_headers: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
+    """(epoch, first offset) for each run of equal epochs."""
+    runs: list[tuple[int, int]] = []
+    for header in chunk_headers:
+        if not runs or runs[-1][0] != header.epoch:
+            runs.append((header.epoch, header.base_offset))
+    return tuple(runs)

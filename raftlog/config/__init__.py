@@ -1,0 +1,1 @@
+"""One file a node, environment and flags; every mistake listed at once."""

@@ -1,0 +1,104 @@
+"""Error codes and exceptions: Kafka's numbers and names, each error naming the field it is about.
+
+Two kinds reach a caller. An :class:`ApiError` says what is wrong with a request; with ``outcome_unknown`` false the
+request changed nothing, with it true it may or may not have been executed. A :class:`FatalError` stops the node: it
+must not acknowledge anything more.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    THROTTLING_QUOTA_EXCEEDED = 89
+    INVALID_UPDATE_VERSION = 95
+    SNAPSHOT_NOT_FOUND = 98
+    POSITION_OUT_OF_RANGE = 99
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_CLUSTER_ID = 104
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+    INVALID_REGISTRATION = 119
+    INVALID_VOTER_KEY = 125
+    # Ours.
+    INCONSISTENT_GENERATION = 10001
+    BROKER_FENCED = 10002
+    LAO_UNKNOWN = 10003
+
+
+class RaftlogError(Exception):
+    """The root of everything raftlog raises on purpose."""
+
+
+class ApiError(RaftlogError):
+    """A request was refused, or its outcome is not known.
+
+    ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty. ``leader_id`` goes with
+    NOT_CONTROLLER: who the active controller is, -1 if unknown.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, *, field: str = "", outcome_unknown: bool = False, leader_id: int = -1
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+        self.outcome_unknown = outcome_unknown
+        self.leader_id = leader_id
+
+    def __str__(self) -> str:
+        where = f" (field {self.field})" if self.field else ""
+        unknown = "; the outcome is unknown" if self.outcome_unknown else ""
+        return f"{self.code.name}: {self.message}{where}{unknown}"
+
+
+class FatalError(RaftlogError):
+    """The node must stop, and acknowledge nothing more."""
+
+
+class StorageError(FatalError):
+    """The disk failed, or refused. Never retried: after a failed fsync the kernel may have dropped the bytes."""
+
+
+class CorruptLogError(FatalError):
+    """Stored bytes are not what was written. ``offset`` is the first log offset that can't be trusted (-1: not in the log)."""
+
+    def __init__(self, message: str, *, offset: int = -1) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class ConfigError(RaftlogError):
+    """The configuration or the data directory does not fit: the message is for the operator, all mistakes at once."""

@@ -1,0 +1,1 @@
+"""Record types, and the image that records fold into."""

@@ -1,0 +1,39 @@
+"""What a node of the quorum is told about itself and its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """One voter of the set. ``directory_id`` empty: not known yet, any directory of that node counts (KIP-853, kraft.version 0)."""
+
+    node_id: int
+    endpoint: str
+    directory_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumConfig:
+    """Identity and timing of one node.
+
+    The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms): it serves
+    cold starts and failed elections. A follower that hears nothing from its leader for fetch_timeout_ms starts a pre-vote;
+    the spread keeps two followers from doing so in the same instant. A leader that a majority has not fetched from for
+    1.5 x fetch_timeout_ms resigns (check-quorum), so that a leader cut off stops claiming success.
+    """
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+    voters: tuple[Voter, ...]
+    election_timeout_ms: int = 1000
+    election_jitter_max_ms: int = 200
+    fetch_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 40
+    """A refused or split election is tried again after 10 ms to this, spread by node rank."""
+    fetch_max_wait_ms: int = 400
+    fetch_max_bytes: int = 8 << 20
+    request_timeout_ms: int = 1000
+    max_batches_bytes_unsent: int = 64 << 20

@@ -1,0 +1,1 @@
+"""Exported logs: typed Parquet and raw segments, with a manifest."""

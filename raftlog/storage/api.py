@@ -1,0 +1,90 @@
+"""The disk seam: what the rest of raftlog asks of a node's storage. The real one is RocksDB, the simulated one a dict.
+
+Rules every implementation keeps (one test suite runs against all of them):
+
+* ``append`` makes bytes readable at once and durable never by itself; only a ``flush`` that reported *done* makes
+  everything appended before it durable. Nothing may be acknowledged before.
+* After any error the store is broken: each later call raises the same StorageError.
+* Reads return whole batches whose CRC32C and contiguity were checked, or raise CorruptLogError naming the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.errors import StorageError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who a data directory belongs to; fixed when it is formatted. ``directory_id`` is a UUID: a new disk is a new replica."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+    generation: int = 0
+    """Of the log; raised by restore and unsafe recovery only."""
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class VoteState:
+    """What an election needs to survive a crash (KIP-595 quorum-state). ``voted_id`` and ``leader_id``: -1 for none."""
+
+    epoch: int = 0
+    voted_id: int = -1
+    voted_directory_id: str = ""
+    leader_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What the store found when it was opened; every byte of it durable and checked. Offsets: start inclusive, end exclusive."""
+
+    vote: VoteState
+    start_offset: int
+    end_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    """(epoch, first offset), ascending: the whole log's epoch index."""
+
+
+class LogStore(Protocol):
+    """One node's log, vote and identity. All methods are called from the event loop's thread."""
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this directory belongs to."""
+
+    def recover(self) -> RecoveredLog:
+        """Check and describe what is stored. Called once, before anything else."""
+
+    def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Write a chunk at the log end: readable at once, not durable. Raises StorageError."""
+
+    def flush(self, done: Callable[[int | StorageError], None], *, inline: bool) -> None:
+        """Make all that was appended so far durable, then call ``done`` with the durable end offset, or with the error.
+
+        ``inline`` true: the caller is idle, so the sync may run right here and ``done`` before this returns; it is a hint.
+        Otherwise ``done`` comes from the event loop later. Calls that wait for a running sync share the next one, and
+        each ``done`` is called exactly once, in order.
+        """
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop everything at or above ``end_offset``, a batch boundary. As durable as an append: flush follows."""
+
+    def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that begins at ``offset`` up to ``until`` (exclusive; a batch boundary), verified.
+
+        At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``. Raises CorruptLogError, and
+        ValueError if ``offset`` is no batch boundary within the log.
+        """
+
+    def write_vote(self, vote: VoteState, done: Callable[[StorageError | None], None]) -> None:
+        """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``; may call it at once."""
+
+    def close(self) -> None:
+        """Give the directory back. Flushes nothing: what was not flushed was not acknowledged."""

@@ -1,0 +1,1 @@
+"""The network: links of messages over gRPC streams."""

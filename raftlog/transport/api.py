@@ -1,0 +1,123 @@
+"""The network seam: ordered links of messages between two processes. The real one is gRPC, the simulated one a queue.
+
+A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one connection: it lives once,
+and a reconnect makes a new one, so that a late message of an old link can be told by its link and dropped. Messages are
+protobuf objects; nobody changes one after it was sent. Whatever waits when the stream can take a message goes into one.
+All callbacks run on the event loop; none may block or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from raftlog.errors import RaftlogError
+
+
+class Conversation(Enum):
+    """The kinds of link; the value is the gRPC method. Each has its envelope and item types in conversations.py."""
+
+    QUORUM = "/raftlog.wire.quorum.v1.Quorum/Converse"
+    REPLICATION = "/raftlog.wire.quorum.v1.Quorum/Fetch"
+    CONTROLLER = "/raftlog.wire.controller.v1.Controller/Converse"
+    OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
+    BROKER = "/raftlog.wire.broker.v1.Broker/Converse"
+
+
+class LinkClosedError(RaftlogError):
+    """The link is gone, or its queue is full: what was sent on it may or may not have arrived."""
+
+
+class Link(Protocol):
+    """One live stream. Created open; after ``closed`` was reported nothing more comes from it."""
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, for logs."""
+
+    def send(self, message: Any) -> None:
+        """Queue a message; it leaves in order, sharing an envelope with what else waits. Raises LinkClosedError."""
+
+    def close(self, reason: str = "") -> None:
+        """End the stream; ``closed`` follows on the handler. Idempotent."""
+
+
+class LinkHandler(Protocol):
+    """What reacts to one link."""
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """The messages of one envelope, in order."""
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The link is gone. Called once."""
+
+
+class DialHandler(LinkHandler, Protocol):
+    """What reacts to the links that a dialer makes, one after the other, at most one alive."""
+
+    def opened(self, link: Link) -> None:
+        """A new link is ready. Links before it have been reported closed."""
+
+
+class Dialer(Protocol):
+    """Keeps one link to one address alive, reconnecting with a bounded, spread backoff until it is closed."""
+
+    @property
+    def link(self) -> Link | None:
+        """The live link, if there is one."""
+
+    def close(self) -> None:
+        """Stop for good; a live link is closed."""
+
+
+class Probe(Enum):
+    """What a raw TCP connect to an address found. REFUSED proves that no process listens there."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+Acceptor = Callable[[Link], LinkHandler]
+
+
+class Listener(Protocol):
+    """A bound server."""
+
+    @property
+    def address(self) -> str:
+        """host:port, with the port really bound."""
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop listening, close all links."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportLimits:
+    """Bounds of a transport. A link whose unsent messages exceed a bound is closed, so that memory is bounded."""
+
+    max_message_bytes: int = 64 << 20
+    max_queued_messages: int = 65536
+    reconnect_backoff_min_ms: int = 20
+    reconnect_backoff_max_ms: int = 500
+    keepalive_time_ms: int = 2_000
+    keepalive_timeout_ms: int = 2_000
+    connect_timeout_ms: int = 2_000
+
+
+class Transport(Protocol):
+    """Makes links. One per process."""
+
+    def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
+        """Begin to keep a link to ``address``."""
+
+    async def listen(self, address: str, acceptors: dict[Conversation, Acceptor]) -> Listener:
+        """Serve these conversations. Raises ConfigError if the address cannot be bound."""
+
+    async def probe(self, address: str, timeout_s: float) -> Probe:
+        """Try a raw connect."""
+
+    async def close(self) -> None:
+        """Close everything."""

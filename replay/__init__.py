@@ -1,0 +1,1 @@
+"""PySpark over exported logs."""

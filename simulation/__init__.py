@@ -1,0 +1,1 @@
+"""A whole cluster in one thread, on virtual time, from one seed."""
