@@ -1,0 +1,118 @@
+"""What the image holds: one small immutable object an entity.
+
+An entity's canonical bytes are the MessagePack array of its fields, in order: the same in every process and build, and the
+input of the state hash. Adding a field is therefore a change of the metadata version.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import xxhash
+
+HASH_BITS = 128
+HASH_MASK = (1 << HASH_BITS) - 1
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Listener(msgspec.Struct, frozen=True, array_like=True):
+    """Where a broker serves."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Process(msgspec.Struct, frozen=True, array_like=True):
+    """What names a broker's process on its machine."""
+
+    boot_id: str
+    directory_id: str
+    lock_device: int
+    lock_inode: int
+
+
+class Broker(msgspec.Struct, frozen=True, array_like=True):
+    """One registration. ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id)."""
+
+    id: int
+    epoch: int
+    incarnation_id: str
+    listeners: tuple[Listener, ...]
+    features: tuple[tuple[str, int, int], ...]
+    rack: str
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[str, ...]
+    registration_version: int
+    process: Process
+    reason: str
+
+    @property
+    def endpoint(self) -> str:
+        """host:port of the first listener, empty if none."""
+        return f"{self.listeners[0].host}:{self.listeners[0].port}" if self.listeners else ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it may lead and join an ISR: unfenced and not shutting down."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+class Topic(msgspec.Struct, frozen=True, array_like=True):
+    """One topic. Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash."""
+
+    id: bytes
+    name: str
+    partition_count: int
+
+
+class Partition(msgspec.Struct, frozen=True, array_like=True):
+    """One partition. ``leader`` -1: none."""
+
+    topic_id: bytes
+    index: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    leader: int
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class Leader(msgspec.Struct, frozen=True, array_like=True):
+    """The controller of an epoch, as its first record says."""
+
+    epoch: int
+    leader_id: int
+    voters: tuple[int, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """The last progress record: a lower bound of LAO (inclusive, -1 unknown) and of the high watermark (exclusive)."""
+
+    lowest_acknowledged_offset: int
+    high_watermark: int
+
+
+class Applied(msgspec.Struct, frozen=True, array_like=True):
+    """What a broker had applied (inclusive) when a progress record last named it."""
+
+    broker_id: int
+    broker_epoch: int
+    offset: int
+
+
+def entity_hash(*content: object) -> int:
+    """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their canonical bytes.
+
+    The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up over parts of the state. It
+    finds divergence and corruption; it is no defence against somebody who forges entities.
+    """
+    return xxhash.xxh3_128_intdigest(_encode(content))
+
+
+def format_hash(state_hash: int) -> str:
+    """A state hash for people and JSON: 32 hex digits."""
+    return f"{state_hash:032x}"

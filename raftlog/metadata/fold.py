@@ -1,0 +1,262 @@
+"""The fold: what each record type does to the image. The one place where state changes, for every program of raftlog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from raftlog import batch
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import (
+    Applied,
+    Broker,
+    Leader,
+    Listener,
+    Partition,
+    Process,
+    Progress,
+    Topic,
+)
+from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse
+
+
+class ImageBuilder(ImageDraft):
+    """Folds records into the image after ``base``: the same code in controller, broker and replay."""
+
+    __slots__ = ()
+
+    def apply_batch(self, records: list[Record], *, base_offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Fold one whole batch whose records are at hand. Raises FoldError."""
+        if base_offset != self.offset + 1:
+            raise FoldError(f"batch at offset {base_offset} does not follow the image at {self.offset}")
+        for index, record in enumerate(records):
+            apply(self, record.type, record.message, base_offset + index, epoch)
+        self.offset, self.epoch, self.timestamp_ms = base_offset + len(records) - 1, epoch, timestamp_ms
+
+    def apply_chunk(self, chunk: bytes, *, until: int | None = None, verify: bool = False) -> None:
+        """Fold the batches of a chunk, up to the offset ``until`` (exclusive, a batch boundary) if given.
+
+        Batches at or below the image's offset are skipped. Raises FoldError, UnknownRecordError, CorruptLogError.
+        """
+        for header in batch.headers(chunk, verify=verify):
+            if header.last_offset <= self.offset:
+                continue
+            if until is not None and header.end_offset > until:
+                break
+            records = [Record(data.type, parse(data), data) for data in batch.records(chunk, header)]
+            self.apply_batch(
+                records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
+            )
+
+
+def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) -> None:
+    """Fold one record. Raises FoldError if it does not fit the state, UnknownRecordError if nobody knows it."""
+    handler = _HANDLERS.get(type_)
+    if handler is None:
+        raise UnknownRecordError(f"record type {type_} at offset {offset} is unknown to this build")
+    try:
+        handler(image, message, offset, epoch)
+    except KeyError as error:
+        raise FoldError(
+            f"record {RecordType(type_).name} at offset {offset} names {error}, which is not there"
+        ) from error
+
+
+def _register_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    broker = Broker(
+        id=message.broker_id,
+        epoch=message.broker_epoch,
+        incarnation_id=message.incarnation_id,
+        listeners=tuple(Listener(end.name, end.host, end.port) for end in message.end_points),
+        features=tuple((f.name, f.min_supported_version, f.max_supported_version) for f in message.features),
+        rack=message.rack,
+        fenced=message.fenced,
+        in_controlled_shutdown=message.in_controlled_shutdown,
+        log_dirs=tuple(message.log_dirs),
+        registration_version=message.registration_version,
+        process=Process(
+            message.process.boot_id,
+            message.process.directory_id,
+            message.process.lock_device,
+            message.process.lock_inode,
+        ),
+        reason="registered",
+    )
+    image.replace("broker", (broker.id,), image.brokers.get(broker.id), broker)
+    image.brokers[broker.id] = broker
+
+
+def _unregister_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    old = image.brokers[message.broker_id]
+    image.replace("broker", (old.id,), old, None)
+    del image.brokers[old.id]
+
+
+def _change_registration(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    old = image.brokers[message.broker_id]
+    if old.epoch != message.broker_epoch:
+        raise FoldError(
+            f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker {old.id}, not {old.epoch}"
+        )
+    new = replace(
+        old,
+        fenced=message.fenced if message.HasField("fenced") else old.fenced,
+        in_controlled_shutdown=(
+            message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else old.in_controlled_shutdown
+        ),
+        reason=message.reason,
+    )
+    image.replace("broker", (old.id,), old, new)
+    image.brokers[old.id] = new
+
+
+def _topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    topic_id = message.topic_id
+    if topic_id in image.topics or message.name in image.topic_ids:
+        raise FoldError(f"topic {message.name!r} at offset {offset} is there already")
+    image.topics[topic_id] = Topic(topic_id, message.name, 0)
+    image.topic_ids[message.name] = topic_id
+    image.replace("topic", (topic_id,), None, message.name)
+
+
+def _partition(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    topic = image.topics[message.topic_id]
+    key = (message.topic_id, message.partition_id)
+    if message.partition_id != topic.partition_count:
+        raise FoldError(
+            f"partition {message.partition_id} of {topic.name!r} at offset {offset} is not the next one, {topic.partition_count}"
+        )
+    partition = Partition(
+        message.topic_id,
+        message.partition_id,
+        tuple(message.replicas),
+        tuple(message.isr),
+        tuple(message.removing_replicas),
+        tuple(message.adding_replicas),
+        message.leader,
+        message.leader_recovery_state,
+        message.leader_epoch,
+        message.partition_epoch,
+    )
+    image.topics[message.topic_id] = Topic(topic.id, topic.name, topic.partition_count + 1)
+    image.partitions[key] = partition
+    image.replace("partition", (), None, partition)
+    for broker_id in partition.replicas:
+        _index(image, broker_id, key, present=True)
+
+
+def _partition_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    key = (message.topic_id, message.partition_id)
+    old = image.partitions[key]
+    has = message.HasField
+    replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
+    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
+    new_leadership = has("leader") or not set(old.replicas) <= set(replicas)
+    new = Partition(
+        old.topic_id,
+        old.index,
+        replicas,
+        tuple(message.isr.ids) if has("isr") else old.isr,
+        tuple(message.removing_replicas.ids) if has("removing_replicas") else old.removing_replicas,
+        tuple(message.adding_replicas.ids) if has("adding_replicas") else old.adding_replicas,
+        message.leader if has("leader") else old.leader,
+        message.leader_recovery_state if has("leader_recovery_state") else old.leader_recovery_state,
+        old.leader_epoch + 1 if new_leadership else old.leader_epoch,
+        old.partition_epoch + 1,
+    )
+    image.partitions[key] = new
+    image.replace("partition", (), old, new)
+    if replicas != old.replicas:
+        for broker_id in sorted(set(old.replicas) - set(replicas)):
+            _index(image, broker_id, key, present=False)
+        for broker_id in sorted(set(replicas) - set(old.replicas)):
+            _index(image, broker_id, key, present=True)
+
+
+def _index(image: ImageDraft, broker_id: int, key: tuple[bytes, int], *, present: bool) -> None:
+    held = (image.replicas_of.get(broker_id) or pmap.empty()).mutate()
+    if present:
+        held[key] = None
+    else:
+        del held[key]
+    image.replicas_of[broker_id] = held.finish()
+
+
+def _remove_topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    topic = image.topics[message.topic_id]
+    for index in range(topic.partition_count):
+        key = (topic.id, index)
+        partition = image.partitions[key]
+        for broker_id in partition.replicas:
+            _index(image, broker_id, key, present=False)
+        del image.partitions[key]
+        image.replace("partition", (), partition, None)
+    del image.topics[topic.id]
+    del image.topic_ids[topic.name]
+    image.replace("topic", (topic.id,), topic.name, None)
+
+
+def _config(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    resource = (message.resource_type, message.resource_name)
+    name = message.name
+    values: dict[str, str] = image.configs.get(resource) or {}
+    old = values.get(name)
+    values = dict(values)
+    if message.HasField("value"):
+        new = values[name] = message.value
+    else:
+        new = None
+        values.pop(name, None)
+    if values:
+        image.configs[resource] = values
+    elif resource in image.configs:
+        del image.configs[resource]
+    image.replace("config", (*resource, name), old, new)
+
+
+def _feature_level(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    old = image.features.get(message.name)
+    if message.feature_level:
+        image.features[message.name] = message.feature_level
+    elif old is not None:
+        del image.features[message.name]
+    image.replace("feature", (message.name,), old, message.feature_level or None)
+
+
+def _leader_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    new = Leader(epoch, message.leader_id, tuple(message.voters))
+    image.replace("leader", (), image.leader, new)
+    image.leader = new
+
+
+def _progress(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    new = Progress(message.lowest_acknowledged_offset, message.high_watermark)
+    image.replace("progress", (), image.progress, new)
+    image.progress = new
+    for entry in message.applied:
+        applied = Applied(entry.broker_id, entry.broker_epoch, entry.applied_offset)
+        image.replace("applied", (), image.applied.get(applied.broker_id), applied)
+        image.applied[applied.broker_id] = applied
+
+
+def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    """Moves the offset, which the batch does."""
+
+
+_HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
+    RecordType.REGISTER_BROKER: _register_broker,
+    RecordType.UNREGISTER_BROKER: _unregister_broker,
+    RecordType.BROKER_REGISTRATION_CHANGE: _change_registration,
+    RecordType.TOPIC: _topic,
+    RecordType.PARTITION: _partition,
+    RecordType.PARTITION_CHANGE: _partition_change,
+    RecordType.REMOVE_TOPIC: _remove_topic,
+    RecordType.CONFIG: _config,
+    RecordType.FEATURE_LEVEL: _feature_level,
+    RecordType.LEADER_CHANGE: _leader_change,
+    RecordType.PROGRESS: _progress,
+    RecordType.NO_OP: _no_op,
+}

@@ -1,0 +1,157 @@
+"""The image: all metadata at one offset, immutable; and the draft of the next one.
+
+An image costs a handful of references, so a pending one, a committed one and one at LAO live side by side for the price of
+their difference. ``Image`` and ``ImageDraft`` both offer the maps below for look-ups
+(:class:`ImageView`); only an ``Image`` may be iterated, and iteration order means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raftlog.errors import FatalError
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import (
+    HASH_MASK,
+    Applied,
+    Broker,
+    Leader,
+    Partition,
+    Progress,
+    Topic,
+    entity_hash,
+)
+
+PartitionKey = tuple[bytes, int]
+ConfigKey = tuple[int, str]
+
+
+class FoldError(FatalError):
+    """A committed record does not fit the state it is applied to. The same on every node: stop, never skip."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """All metadata after the record at ``offset`` (inclusive; -1: nothing yet), which is always the end of a log batch."""
+
+    offset: int = -1
+    epoch: int = 0
+    timestamp_ms: int = 0
+    state_hash: int = 0
+    features: pmap.Map[str, int] = field(default_factory=pmap.empty)
+    brokers: pmap.Map[int, Broker] = field(default_factory=pmap.empty)
+    topics: pmap.Map[bytes, Topic] = field(default_factory=pmap.empty)
+    topic_ids: pmap.Map[str, bytes] = field(default_factory=pmap.empty)
+    partitions: pmap.Map[PartitionKey, Partition] = field(default_factory=pmap.empty)
+    replicas_of: pmap.Map[int, pmap.Map[PartitionKey, None]] = field(default_factory=pmap.empty)
+    """For each broker the partitions it has a replica of, so that fencing it touches only those."""
+    configs: pmap.Map[ConfigKey, dict[str, str]] = field(default_factory=pmap.empty)
+    """(resource type, resource name) -> its keys. The dicts are never changed in place."""
+    applied: pmap.Map[int, Applied] = field(default_factory=pmap.empty)
+    leader: Leader | None = None
+    progress: Progress | None = None
+
+    def snapshot(self) -> Image:
+        """Itself."""
+        return self
+
+
+class ImageView(Protocol):
+    """What decisions look things up in: an image, or one in the making."""
+
+    @property
+    def features(self) -> Any:
+        """Feature name -> level."""
+
+    @property
+    def brokers(self) -> Any:
+        """Broker id -> Broker."""
+
+    @property
+    def topics(self) -> Any:
+        """Topic id -> Topic."""
+
+    @property
+    def topic_ids(self) -> Any:
+        """Topic name -> topic id."""
+
+    @property
+    def partitions(self) -> Any:
+        """(topic id, index) -> Partition."""
+
+    @property
+    def replicas_of(self) -> Any:
+        """Broker id -> map of (topic id, index)."""
+
+    @property
+    def configs(self) -> Any:
+        """(resource type, resource name) -> dict."""
+
+    def snapshot(self) -> Image:
+        """The same state as an immutable image, for iteration; cheap."""
+
+
+class ImageDraft:
+    """An image in the making: mutable maps over those of ``base``. Usable again after ``snapshot``."""
+
+    __slots__ = (
+        "applied",
+        "brokers",
+        "configs",
+        "epoch",
+        "features",
+        "leader",
+        "offset",
+        "partitions",
+        "progress",
+        "replicas_of",
+        "state_hash",
+        "timestamp_ms",
+        "topic_ids",
+        "topics",
+    )
+
+    def __init__(self, base: Image) -> None:
+        self._reset(base)
+
+    def _reset(self, base: Image) -> None:
+        self.offset, self.epoch, self.timestamp_ms = base.offset, base.epoch, base.timestamp_ms
+        self.state_hash = base.state_hash
+        self.features = base.features.mutate()
+        self.brokers = base.brokers.mutate()
+        self.topics = base.topics.mutate()
+        self.topic_ids = base.topic_ids.mutate()
+        self.partitions = base.partitions.mutate()
+        self.replicas_of = base.replicas_of.mutate()
+        self.configs = base.configs.mutate()
+        self.applied = base.applied.mutate()
+        self.leader, self.progress = base.leader, base.progress
+
+    def snapshot(self) -> Image:
+        """The image of what was folded so far."""
+        image = Image(
+            self.offset,
+            self.epoch,
+            self.timestamp_ms,
+            self.state_hash & HASH_MASK,
+            self.features.finish(),
+            self.brokers.finish(),
+            self.topics.finish(),
+            self.topic_ids.finish(),
+            self.partitions.finish(),
+            self.replicas_of.finish(),
+            self.configs.finish(),
+            self.applied.finish(),
+            self.leader,
+            self.progress,
+        )
+        self._reset(image)
+        return image
+
+    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+        """Account an entity's change in the state hash."""
+        if old is not None:
+            self.state_hash -= entity_hash(kind, *key, old)
+        if new is not None:
+            self.state_hash += entity_hash(kind, *key, new)

@@ -1,0 +1,151 @@
+"""The persistent map under the image: an immutable map whose next version shares almost everything with the last.
+
+``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for O(1), whose ``finish()`` is the
+next version. Order of iteration means nothing and may differ between processes: sort by key before showing anything.
+
+Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python 3.13; rpds-py is slower
+and built for every Python. Both must install without a compiler, hence the choice; the tests run both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+# Either may be absent: see above.
+immutables: Any
+rpds: Any
+try:
+    import immutables
+except ImportError:
+    immutables = None
+try:
+    import rpds
+except ImportError:
+    rpds = None
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Mutation(Protocol[K, V]):
+    """A version of a map in the making. Not for iteration."""
+
+    def get(self, key: K, default: Any = None) -> V | Any:
+        """The value, or ``default``."""
+
+    def __getitem__(self, key: K) -> V:
+        """The value, or KeyError."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set one key."""
+
+    def __delitem__(self, key: K) -> None:
+        """Remove one key, or KeyError."""
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key is there."""
+
+    def __len__(self) -> int:
+        """How many keys."""
+
+    def finish(self) -> Map[K, V]:
+        """The immutable version; this mutation must not be used any more."""
+
+
+class Map(Protocol[K, V]):
+    """One immutable version of a map."""
+
+    def get(self, key: K, default: Any = None) -> V | Any:
+        """The value, or ``default``."""
+
+    def __getitem__(self, key: K) -> V:
+        """The value, or KeyError."""
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key is there."""
+
+    def __len__(self) -> int:
+        """How many keys."""
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, in no meaningful order."""
+
+    def items(self) -> Iterable[tuple[K, V]]:
+        """Keys and values, in no meaningful order."""
+
+    def values(self) -> Iterable[V]:
+        """Values, in no meaningful order."""
+
+    def mutate(self) -> Mutation[K, V]:
+        """A mutable copy, for O(1)."""
+
+
+class RpdsMap(Generic[K, V]):
+    """``Map`` over rpds.HashTrieMap."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self, trie: Any = None) -> None:
+        self._trie = rpds.HashTrieMap() if trie is None else trie
+
+    def get(self, key: K, default: Any = None) -> V | Any:
+        return self._trie.get(key, default)
+
+    def __getitem__(self, key: K) -> V:
+        return self._trie[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._trie
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._trie)
+
+    def items(self) -> Iterable[tuple[K, V]]:
+        return self._trie.items()
+
+    def values(self) -> Iterable[V]:
+        return self._trie.values()
+
+    def mutate(self) -> RpdsMutation[K, V]:
+        return RpdsMutation(self._trie)
+
+
+class RpdsMutation(Generic[K, V]):
+    """``Mutation`` for rpds, which has none of its own: the next trie is kept, each write is a new version."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self, trie: Any) -> None:
+        self._trie = trie
+
+    def get(self, key: K, default: Any = None) -> V | Any:
+        return self._trie.get(key, default)
+
+    def __getitem__(self, key: K) -> V:
+        return self._trie[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._trie = self._trie.insert(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self._trie = self._trie.remove(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._trie
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def finish(self) -> RpdsMap[K, V]:
+        return RpdsMap(self._trie)
+
+
+def empty() -> Map[Any, Any]:
+    """An empty map of the fastest kind this Python has."""
+    if immutables is not None:
+        return immutables.Map()
+    return RpdsMap()
