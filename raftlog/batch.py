@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
@@ -52,12 +51,11 @@ class RecordData(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """A batch without its records. ``end_offset`` is exclusive; ``position`` and ``size`` are bytes in the chunk read."""
 
     base_offset: int
-    count: int
+    record_count: int
     epoch: int
     timestamp_ms: int
     control: bool
@@ -71,12 +69,12 @@ class BatchHeader:
     @property
     def end_offset(self) -> int:
         """The offset after the last record."""
-        return self.base_offset + self.count
+        return self.base_offset + self.record_count
 
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
-        return self.base_offset + self.count - 1
+        return self.base_offset + self.record_count - 1
 
 
 def encode(
@@ -163,6 +161,40 @@ def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = No
         position += size
 
 
+class Scan(NamedTuple):
+    """What a chunk holds, checked: its end offset (exclusive), runs of equal epochs, and the last batch's timestamp."""
+
+    end_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    last_timestamp_ms: int
+
+
+def scan(chunk: bytes, *, expect_offset: int) -> Scan:
+    """Check a whole chunk as ``headers`` does, without making an object a batch. Raises CorruptLogError."""
+    position, expected, total = 0, expect_offset, len(chunk)
+    runs: list[tuple[int, int]] = []
+    last_epoch, timestamp_ms = -1, 0
+    value, header_at, unpack, unpack_prefix = google_crc32c.value, _PREFIX.size, _HEADER.unpack_from, _PREFIX.unpack_from
+    while position < total:
+        if total - position < HEADER_BYTES:
+            raise CorruptLogError(f"batch at offset {expected}: too few bytes for a header", offset=expected)
+        length, crc = unpack_prefix(chunk, position)
+        end = position + length + 4
+        if end - position < HEADER_BYTES or end > total:
+            raise CorruptLogError(f"batch at offset {expected}: its length does not fit", offset=expected)
+        if value(chunk[position + header_at : end]) != crc:
+            raise CorruptLogError(f"batch at offset {expected}: CRC32C does not match", offset=expected)
+        magic, _, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(chunk, position + header_at)
+        if magic != MAGIC or count < 1 or base != expected:
+            raise CorruptLogError(f"batch at offset {expected}: it says base offset {base}, magic {magic}", offset=expected)
+        if epoch != last_epoch:
+            runs.append((epoch, base))
+            last_epoch = epoch
+        expected += count
+        position = end
+    return Scan(expected, tuple(runs), timestamp_ms)
+
+
 def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
     """Decode the framing of the records of one batch of a chunk; bodies stay bytes."""
     name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
@@ -170,7 +202,7 @@ def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
     end = header.position + header.size
     out: list[RecordData] = []
     unpack = _RECORD.unpack_from
-    for _ in range(header.count):
+    for _ in range(header.record_count):
         if position + RECORD_OVERHEAD_BYTES > end:
             raise CorruptLogError(f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset)
         type_, version, length = unpack(chunk, position)
