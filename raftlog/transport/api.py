@@ -38,7 +38,10 @@ class Link(Protocol):
         """The other side's address, for logs."""
 
     def send(self, message: Any) -> None:
-        """Queue a message; it leaves in order, sharing an envelope with what else waits. Raises LinkClosedError."""
+        """Queue a message; it leaves in order, sharing an envelope with what else waits. Raises LinkClosedError.
+
+        Also ApiError MESSAGE_TOO_LARGE above max_message_bytes: nothing is sent, and the link stays.
+        """
 
     def close(self, reason: str = "") -> None:
         """End the stream; ``closed`` follows on the handler. Idempotent."""
@@ -100,6 +103,7 @@ class TransportLimits:
 
     max_message_bytes: int = 64 << 20
     max_queued_messages: int = 65536
+    max_queued_bytes: int = 64 << 20
     reconnect_backoff_min_ms: int = 20
     reconnect_backoff_max_ms: int = 500
     keepalive_time_ms: int = 2_000
@@ -111,10 +115,15 @@ class Transport(Protocol):
     """Makes links. One per process."""
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``."""
+        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
 
-    async def listen(self, address: str, acceptors: dict[Conversation, Acceptor]) -> Listener:
-        """Serve these conversations. Raises ConfigError if the address cannot be bound."""
+    async def listen(
+        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
+    ) -> Listener:
+        """Serve these conversations. Raises ConfigError if the address cannot be bound.
+
+        ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary); a simulated one has no use for them.
+        """
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
         """Try a raw connect."""

@@ -1,0 +1,173 @@
+"""Requests and their responses over a dialled link: what clients, brokers and the CLI call through.
+
+A call costs one dict entry and one future: no Task, no timer and no await of its own. Everything called in one turn of the loop
+shares an envelope, and so do the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
+
+DEADLINE_GRAIN_S = 0.01
+"""Expired calls are looked for at most this often, so many deadlines close together share one pass over the calls."""
+
+_NEVER = float("inf")
+
+
+class Caller:
+    """Calls to one address over one conversation whose items carry a ``correlation_id``.
+
+    How a call ends, other than by its response:
+
+    * deadline while it waited for a connection: REQUEST_TIMED_OUT, definite: it was never sent;
+    * deadline after it was sent: REQUEST_TIMED_OUT, outcome unknown;
+    * the link it was sent on closes: NETWORK_EXCEPTION, outcome unknown. It is not sent again by itself;
+    * more than ``max_calls`` unanswered: THROTTLING_QUOTA_EXCEEDED, definite;
+    * this is closed: NETWORK_EXCEPTION, outcome unknown if it had been sent.
+    """
+
+    def __init__(
+        self, transport: Transport, address: str, conversation: Conversation, *, max_calls: int = 65536
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self._max_calls = max_calls
+        self._last_id = 0
+        # Future and deadline by correlation id; those that wait for a link keep their request too.
+        self._sent: dict[int, tuple[asyncio.Future[Any], float]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], float, Any]] = {}
+        self._link: Link | None = None
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._dialer = transport.dial(address, conversation, self)
+
+    @property
+    def address(self) -> str:
+        """Whom it calls."""
+        return self._address
+
+    @property
+    def connected(self) -> bool:
+        """Whether a call would leave at once."""
+        return self._link is not None
+
+    def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
+        """Send a request; the future ends with its response or an ApiError, within ``timeout_s`` (to a grain of 10 ms).
+
+        The request is given away: its ``correlation_id`` is overwritten here and it must not be changed or called again
+        afterwards. To abandon a call, cancel the future.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._closed or len(self._sent) + len(self._waiting) >= self._max_calls:
+            future.set_exception(self._refusal())
+            return future
+        correlation_id = self._last_id = self._last_id + 1
+        request.correlation_id = correlation_id
+        deadline = self._loop.time() + timeout_s
+        if self._link is None or not self._send(self._link, correlation_id, future, deadline, request):
+            self._waiting[correlation_id] = (future, deadline, request)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+        return future
+
+    def close(self) -> None:
+        """End all calls and the connection. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._dialer.close()
+        self._link = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fail_sent("the caller was closed")
+        waiting, self._waiting = self._waiting, {}
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed"))
+
+    def opened(self, link: Link) -> None:
+        """Send what has been waiting, in order."""
+        if self._closed:
+            return
+        self._link = link
+        waiting, self._waiting = self._waiting, {}
+        for correlation_id, entry in waiting.items():
+            future, deadline, request = entry
+            if not future.done() and not self._send(link, correlation_id, future, deadline, request):
+                self._waiting[correlation_id] = entry
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """Resolve calls. An answer nobody waits for any more changes nothing, nor does one of another link."""
+        if link is not self._link:
+            return
+        take = self._sent.pop
+        for response in messages:
+            call = take(response.correlation_id, None)
+            if call is not None and not call[0].done():
+                call[0].set_result(response)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """What was in flight may or may not have been executed."""
+        if link is self._link:
+            self._link = None
+            self._fail_sent(reason)
+
+    def _send(
+        self, link: Link, correlation_id: int, future: asyncio.Future[Any], deadline: float, request: Any
+    ) -> bool:
+        """Whether the call is off our hands; if not, the link is gone and the call waits for the next one."""
+        try:
+            link.send(request)
+        except LinkClosedError:
+            return False
+        except ApiError as error:
+            future.set_exception(error)
+        else:
+            self._sent[correlation_id] = (future, deadline)
+        return True
+
+    def _refusal(self) -> ApiError:
+        if self._closed:
+            return ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed")
+        message = f"{self._address}: {self._max_calls} calls are unanswered already"
+        return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
+
+    def _fail_sent(self, reason: str) -> None:
+        sent, self._sent = self._sent, {}
+        message = f"{self._address}: {reason}"
+        for future, _ in sent.values():
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, message, outcome_unknown=True))
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        """One timer for all calls, set to the earliest deadline: answered calls cost it nothing, and it looks at each open one."""
+        now = self._loop.time()
+        self._timer, self._timer_at = None, _NEVER
+        for correlation_id in [key for key, call in self._sent.items() if call[1] <= now or call[0].done()]:
+            future = self._sent.pop(correlation_id)[0]
+            if not future.done():
+                message = f"{self._address}: no answer in time"
+                future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True))
+        for correlation_id in [key for key, call in self._waiting.items() if call[1] <= now or call[0].done()]:
+            future = self._waiting.pop(correlation_id)[0]
+            if not future.done():
+                message = f"{self._address}: no connection in time; the request was not sent"
+                future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+        earliest = min(
+            min((call[1] for call in self._sent.values()), default=_NEVER),
+            min((call[1] for call in self._waiting.values()), default=_NEVER),
+        )
+        if earliest != _NEVER:
+            self._set_timer(max(earliest, now + DEADLINE_GRAIN_S))

@@ -1,0 +1,164 @@
+"""How the messages of each conversation become the bytes on its stream, and back.
+
+Hot conversations put a list into every envelope: whatever waits shares one gRPC message. Items are serialised one by one when
+they are sent and an envelope is their concatenation, each behind its tag and length. Protobuf defines the encoding of a
+repeated field as just that, so the bytes are those of ``envelope.requests.extend(items)`` at about half the price (0.27
+against 0.5 to 1.0 us an item). Reading goes the other way: one parse of the whole envelope is the cheaper one (0.17
+against 0.30 us). Replication and the observers' log have one message to an envelope: there the bulk is one opaque field.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+ENVELOPE_TARGET_BYTES = 1 << 20
+"""An envelope takes no further item beyond this: joining more would hold up the loop and everything behind it."""
+
+_LENGTH_DELIMITED = 2
+
+
+class MalformedMessageError(ValueError):
+    """The peer sent bytes that are no message of this conversation."""
+
+
+def _header(tag: int, length: int) -> bytes:
+    """A field's tag and the varint of its length."""
+    out = bytearray((tag,))
+    while length > 0x7F:
+        out.append(length & 0x7F | 0x80)
+        length >>= 7
+    out.append(length)
+    return bytes(out)
+
+
+class Wire(ABC):
+    """One direction of a conversation: which messages flow, and how they are laid out in envelopes."""
+
+    def __init__(self, item_type: type[Message]) -> None:
+        self.item_type = item_type
+
+    def check(self, message: Any) -> None:
+        """Raise TypeError for a message that has no business in this direction: its bytes would be misread over there."""
+        if type(message) is not self.item_type:
+            raise TypeError(f"this stream carries {self.item_type.__name__}, not {type(message).__name__}")
+
+    def encode(self, message: Message, max_bytes: int) -> bytes:
+        """One item's bytes. Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it."""
+        if type(message) is not self.item_type:
+            self.check(message)
+        data = message.SerializeToString()
+        if len(data) + 8 > max_bytes:
+            name = self.item_type.__name__
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{name} of {len(data)} bytes; the transport takes {max_bytes}")
+        return data
+
+    @property
+    @abstractmethod
+    def single(self) -> bool:
+        """Whether each envelope holds exactly one message."""
+
+    @abstractmethod
+    def envelopes(self, items: list[bytes]) -> list[bytes]:
+        """Encoded items, as few envelopes as the size bound allows, in order."""
+
+    @abstractmethod
+    def decode(self, envelope: bytes) -> Sequence[Any]:
+        """The messages of one envelope. Raises MalformedMessageError."""
+
+
+class SingleWire(Wire):
+    """One message an envelope: the message is the envelope."""
+
+    single = True
+
+    def envelopes(self, items: list[bytes]) -> list[bytes]:
+        """The items themselves."""
+        return items
+
+    def decode(self, envelope: bytes) -> Sequence[Any]:
+        """A list of one."""
+        try:
+            return [self.item_type.FromString(envelope)]
+        except DecodeError as error:
+            raise MalformedMessageError(str(error)) from error
+
+
+class RepeatedWire(Wire):
+    """Many messages an envelope: the envelope is one repeated field."""
+
+    single = False
+
+    def __init__(self, item_type: type[Message], envelope_type: type[Message]) -> None:
+        super().__init__(item_type)
+        (field,) = envelope_type.DESCRIPTOR.fields
+        self._parse = envelope_type.FromString
+        self._items: Callable[[Any], Any] = attrgetter(field.name)
+        self._tag = field.number << 3 | _LENGTH_DELIMITED
+        # Nearly every item is short: its header is looked up, not made.
+        self._headers = [_header(self._tag, length) for length in range(2048)]
+
+    def envelopes(self, items: list[bytes]) -> list[bytes]:
+        """Items joined behind their headers."""
+        headers, known = self._headers, len(self._headers)
+        done: list[bytes] = []
+        parts: list[bytes] = []
+        size = 0
+        for item in items:
+            length = len(item)
+            if size + length > ENVELOPE_TARGET_BYTES and parts:
+                done.append(b"".join(parts))
+                parts, size = [], 0
+            parts.append(headers[length] if length < known else _header(self._tag, length))
+            parts.append(item)
+            size += length
+        done.append(b"".join(parts))
+        return done
+
+    def decode(self, envelope: bytes) -> Sequence[Any]:
+        """All items of one parse; they share its memory."""
+        try:
+            return list(self._items(self._parse(envelope)))
+        except DecodeError as error:
+            raise MalformedMessageError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationWires:
+    """Both directions of a conversation."""
+
+    to_server: Wire
+    to_client: Wire
+
+
+WIRES: dict[Conversation, ConversationWires] = {
+    Conversation.QUORUM: ConversationWires(
+        RepeatedWire(quorum_pb2.QuorumMessage, quorum_pb2.QuorumMessages),
+        RepeatedWire(quorum_pb2.QuorumMessage, quorum_pb2.QuorumMessages),
+    ),
+    Conversation.REPLICATION: ConversationWires(
+        SingleWire(quorum_pb2.FetchRequest), SingleWire(quorum_pb2.FetchResponse)
+    ),
+    Conversation.CONTROLLER: ConversationWires(
+        RepeatedWire(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests),
+        RepeatedWire(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses),
+    ),
+    Conversation.OBSERVER: ConversationWires(
+        SingleWire(controller_pb2.MetadataFetchRequest), SingleWire(controller_pb2.MetadataFetchResponse)
+    ),
+    Conversation.BROKER: ConversationWires(
+        RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),
+        RepeatedWire(broker_pb2.BrokerResponse, broker_pb2.BrokerResponses),
+    ),
+}

@@ -1,0 +1,113 @@
+"""The client's side of gRPC links."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import Conversation, DialHandler, TransportLimits
+from raftlog.transport.conversations import WIRES
+from raftlog.transport.dialing import BaseDialer
+from raftlog.transport.grpc_link import GrpcLink, failure_text
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+LINK_METADATA_KEY = "raftlog-link"
+"""In the initial metadata by which a server says that it has taken a stream."""
+
+
+def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
+    """Options of a link's channel. The transport reconnects by making a new channel: gRPC itself has one attempt."""
+    return [
+        # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and no backoff is shared.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", limits.reconnect_backoff_min_ms),
+        ("grpc.max_reconnect_backoff_ms", limits.reconnect_backoff_max_ms),
+        # In spite of its name also the least time an attempt is given, so not less than what we wait ourselves.
+        ("grpc.min_reconnect_backoff_ms", limits.connect_timeout_ms),
+        ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
+        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.enable_retries", 0),
+        # A proxy of the environment must not come between the nodes, nor a DNS TXT lookup before each connect.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.service_config_disable_resolution", 1),
+    ]
+
+
+class GrpcDialer(BaseDialer):
+    """Keeps a link over a channel of its own. A failed attempt costs about 0.4 ms of CPU."""
+
+    def __init__(
+        self,
+        address: str,
+        conversation: Conversation,
+        handler: DialHandler,
+        *,
+        limits: TransportLimits,
+        rng: random.Random,
+        credentials: Any | None,
+    ) -> None:
+        super().__init__(asyncio.get_running_loop(), address, handler, limits, rng=rng)
+        self._conversation = conversation
+        self._limits = limits
+        self._credentials = credentials
+        self._task: asyncio.Task[None] | None = None
+        self._attempt()
+
+    @property
+    def done(self) -> bool:
+        """Closed, with nothing left behind."""
+        return self._closed and (self._task is None or self._task.done())
+
+    async def wait_closed(self) -> None:
+        """After ``close``: until the last stream and its tasks are gone."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    def _attempt(self) -> None:
+        self._task = self._loop.create_task(self._connect_and_run())
+
+    def _abort(self) -> None:
+        if self._task is not None and self._link is None:
+            self._task.cancel()
+
+    async def _connect_and_run(self) -> None:
+        """One attempt, and the life of the link that comes of it."""
+        options = channel_options(self._limits)
+        if self._credentials is None:
+            channel = grpc.aio.insecure_channel(self._address, options=options)
+        else:
+            channel = grpc.aio.secure_channel(self._address, self._credentials, options=options)
+        call = channel.stream_stream(self._conversation.value)()
+        try:
+            refusal = await self._await_acceptance(call)
+            if refusal:
+                self._failed(refusal)
+                return
+            wires = WIRES[self._conversation]
+            link = GrpcLink(call, self._address, wires.to_server, wires.to_client, self._limits)
+            self._opened(link)
+            await link.run()
+        finally:
+            call.cancel()
+            await channel.close()
+
+    async def _await_acceptance(self, call: Any) -> str:
+        """Wait for the server's initial metadata; returns what went wrong, or nothing."""
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
+                metadata = await call.initial_metadata()
+                if LINK_METADATA_KEY in metadata:
+                    return ""
+                # A call that failed has empty initial metadata, and its status says why.
+                return f"{(await call.code()).name}: {await call.details()}"
+        except TimeoutError:
+            return f"no answer within {self._limits.connect_timeout_ms} ms"
+        except (grpc.RpcError, grpc.aio.BaseError) as error:
+            return failure_text(error)

@@ -1,0 +1,47 @@
+"""What gRPC reads from the environment. Every module of ours that imports grpc imports this one first.
+
+gRPC's EventEngine takes a received message through three threads (its poller, its pool, the completion-queue thread)
+before asyncio sees it. Without it the completion-queue thread does the socket itself: one stream's ping-pong goes from
+about 0.25 ms to 0.15 ms and a node spends a quarter less CPU, more than any other setting inside gRPC yields. The core reads
+the switches once, when it is first used, so they are set before grpc is imported; a value the operator has set is kept.
+
+The switches are on borrowed time (grpc/grpc#42150 announces their removal), so grpcio has an upper bound in
+pyproject.toml, :func:`event_engine_state` goes into the start-up log, and :func:`event_engine_cpu_s` measures the truth.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+EXPERIMENTS = ("-event_engine_client", "-event_engine_listener")
+
+_IMPORTED_TOO_EARLY = "grpc" in sys.modules
+
+os.environ.setdefault("GRPC_EXPERIMENTS", ",".join(EXPERIMENTS))
+# Below ERROR the core writes each peer's orderly shutdown to stderr, past our own logs.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
+def event_engine_state() -> str:
+    """``off`` if the switches were in place before grpc was imported; otherwise ``on`` and why, for the start-up log."""
+    asked = os.environ.get("GRPC_EXPERIMENTS", "").replace(" ", "").split(",")
+    missing = [switch for switch in EXPERIMENTS if switch not in asked]
+    if missing:
+        return f"on: GRPC_EXPERIMENTS lacks {','.join(missing)}"
+    if _IMPORTED_TOO_EARLY:
+        return "on, probably: grpc was imported before raftlog.transport.grpc_env"
+    return "off"
+
+
+def event_engine_cpu_s() -> float:
+    """CPU seconds that this process's EventEngine threads have burnt: next to none while the switches work. Linux only."""
+    total_ns = 0
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            if (task / "comm").read_text().startswith("event_engine"):
+                total_ns += int((task / "schedstat").read_text().split()[0])
+        except OSError:  # The thread ended while we looked.
+            continue
+    return total_ns / 1e9

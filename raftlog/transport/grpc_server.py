@@ -1,0 +1,153 @@
+"""The server's side of gRPC links: one server for conversations, unary methods, health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from raftlog.errors import ConfigError
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import Acceptor, Conversation, TransportLimits
+from raftlog.transport.base_link import log
+from raftlog.transport.conversations import WIRES
+from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
+from raftlog.transport.grpc_link import GrpcLink
+from raftlog.transport.probe import split_address
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # isort: skip
+from grpc_reflection.v1alpha import reflection  # isort: skip
+
+
+def server_options(limits: TransportLimits) -> list[tuple[str, int]]:
+    """Options of a server."""
+    return [
+        # Two nodes on one port must not share it silently.
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
+        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Clients choose their own keepalive time; the default would throw them out for pinging too often.
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+    ]
+
+
+class GrpcListener:
+    """A bound server and its live links. Made by :func:`listen`."""
+
+    def __init__(self, server: Any, address: str, health_servicer: Any, limits: TransportLimits) -> None:
+        self._server = server
+        self._address = address
+        self._health = health_servicer
+        self._limits = limits
+        # A dict for its order: links are closed in the order they came.
+        self._links: dict[GrpcLink, None] = {}
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port, with the port really bound."""
+        return self._address
+
+    async def set_serving(self, service: str, serving: bool) -> None:
+        """What the health service says about one of the services ("" is the node as a whole). SERVING to begin with."""
+        status = health_pb2.HealthCheckResponse
+        await self._health.set(service, status.SERVING if serving else status.NOT_SERVING)
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop listening, close all links; unary calls under way have ``grace_s`` to finish. Idempotent."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(grace_s))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, grace_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        stopped = asyncio.get_running_loop().create_task(self._server.stop(grace_s))
+        for link in list(self._links):
+            link.close("the server stops")
+        await stopped
+
+    def stream_handler(self, conversation: Conversation, acceptor: Acceptor) -> Callable[[Any, Any], Awaitable[None]]:
+        """The coroutine function that serves one conversation's streams."""
+        wires = WIRES[conversation]
+
+        async def serve(_: Any, context: Any) -> None:
+            await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
+            link = GrpcLink(context, peer_address(context), wires.to_client, wires.to_server, self._limits)
+            try:
+                handler = acceptor(link)
+            except Exception:
+                log.exception("an acceptor failed", conversation=conversation.name, peer=link.peer)
+                await context.abort(grpc.StatusCode.INTERNAL, "the acceptor failed")
+            link.attach(handler.received, handler.closed)
+            self._links[link] = None
+            try:
+                await link.run()
+            finally:
+                del self._links[link]
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            context.set_details(link.close_reason or "")
+
+        return serve
+
+
+def peer_address(context: Any) -> str:
+    """``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` as an address."""
+    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
+
+
+async def listen(
+    address: str,
+    acceptors: dict[Conversation, Acceptor],
+    *,
+    extra_handlers: Sequence[Any],
+    limits: TransportLimits,
+    credentials: Any | None,
+) -> GrpcListener:
+    """Bind and start. Raises ConfigError if the address cannot be bound."""
+    host, port = split_address(address)
+    server = grpc.aio.server(options=server_options(limits))
+    health_servicer = health.aio.HealthServicer()
+    try:
+        bound = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}: {_why_not(host, port)}") from error
+    shown_host = f"[{host}]" if ":" in host else host
+    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, limits)
+    generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
+    server.add_generic_rpc_handlers(tuple(generic))
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    services = sorted({handler.service_name() for handler in generic})
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    for service in ["", *services]:
+        await listener.set_serving(service, True)
+    await server.start()
+    return listener
+
+
+def _conversation_handlers(listener: GrpcListener, acceptors: dict[Conversation, Acceptor]) -> Iterable[Any]:
+    for conversation, acceptor in acceptors.items():
+        _, service, method = conversation.value.split("/")
+        handler = grpc.stream_stream_rpc_method_handler(listener.stream_handler(conversation, acceptor))
+        yield grpc.method_handlers_generic_handler(service, {method: handler})
+
+
+def _why_not(host: str, port: int) -> str:
+    """The errno, which gRPC tells its log and not us: try the same bind."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return "gRPC refuses the address"
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "port in use"
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

@@ -1,0 +1,71 @@
+"""The real network: links are gRPC streams."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from raftlog.transport import grpc_server, probe
+from raftlog.transport.api import Acceptor, Conversation, DialHandler, Probe, TransportLimits
+from raftlog.transport.grpc_dialer import GrpcDialer
+from raftlog.transport.tls import TlsConfig
+
+
+class GrpcTransport:
+    """Implements :class:`raftlog.transport.api.Transport`. Made and used on one running event loop.
+
+    ``rng`` spreads the pauses between connection attempts. Raises ConfigError for unreadable TLS files.
+    """
+
+    def __init__(
+        self,
+        limits: TransportLimits | None = None,
+        *,
+        tls: TlsConfig | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._limits = limits or TransportLimits()
+        self._rng = rng or random.Random()
+        self._channel_credentials = tls.channel_credentials() if tls else None
+        self._server_credentials = tls.server_credentials() if tls else None
+        self._dialers: list[GrpcDialer] = []
+        self._listeners: list[grpc_server.GrpcListener] = []
+
+    def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
+        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
+        self._dialers = [dialer for dialer in self._dialers if not dialer.done]
+        dialer = GrpcDialer(
+            address, conversation, handler, limits=self._limits, rng=self._rng, credentials=self._channel_credentials
+        )
+        self._dialers.append(dialer)
+        return dialer
+
+    async def listen(
+        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
+    ) -> grpc_server.GrpcListener:
+        """Serve these conversations, these generic gRPC handlers, health and reflection. Raises ConfigError."""
+        listener = await grpc_server.listen(
+            address,
+            acceptors,
+            extra_handlers=extra_handlers,
+            limits=self._limits,
+            credentials=self._server_credentials,
+        )
+        self._listeners.append(listener)
+        return listener
+
+    async def probe(self, address: str, timeout_s: float) -> Probe:
+        """Try a raw connect."""
+        return await probe.probe(address, timeout_s)
+
+    async def close(self) -> None:
+        """Close everything and wait until it is gone. Idempotent."""
+        dialers, self._dialers = self._dialers, []
+        listeners, self._listeners = self._listeners, []
+        for dialer in dialers:
+            dialer.close()
+        await asyncio.gather(
+            *(dialer.wait_closed() for dialer in dialers), *(listener.close() for listener in listeners)
+        )

@@ -1,0 +1,60 @@
+"""A raw TCP connect: does a process listen there? REFUSED is the evidence of death that lets an election start at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from raftlog.errors import ConfigError
+from raftlog.transport.api import Probe
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``. Raises ConfigError."""
+    host, separator, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"address {address!r}: want host:port")
+    return host, int(port)
+
+
+async def probe(address: str, timeout_s: float) -> Probe:
+    """Try each address of the host. ACCEPTED if one accepts; REFUSED only if every one of them refuses.
+
+    A name like localhost has two addresses, and one refusing says nothing about the other; anything but a refusal,
+    such as no route or no answer in time, is SILENT: the process may well be alive.
+    """
+    host, port = split_address(address)
+    found: list[Probe] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            for family, sockaddr in await _resolve(host, port):
+                found.append(await _connect(family, sockaddr))
+                if found[-1] is Probe.ACCEPTED:
+                    return Probe.ACCEPTED
+    except OSError:  # TimeoutError and a failed name lookup are among them.
+        return Probe.SILENT
+    return Probe.REFUSED if found and all(one is Probe.REFUSED for one in found) else Probe.SILENT
+
+
+async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
+    try:
+        # No thread for a numeric address.
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(info[0], info[4]) for info in infos]
+
+
+async def _connect(family: int, sockaddr: tuple[object, ...]) -> Probe:
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, sockaddr)
+        except ConnectionRefusedError:
+            return Probe.REFUSED
+        except TimeoutError:
+            raise
+        except OSError:
+            return Probe.SILENT
+    return Probe.ACCEPTED
