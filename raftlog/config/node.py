@@ -1,0 +1,177 @@
+"""One node's checked configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from raftlog.config.fields import Endpoint
+from raftlog.config.settings import KEYS, Settings, key_of
+from raftlog.quorum.config import QuorumConfig, Voter
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for mutual TLS: this node's chain and key, and the authority of the others' certificates."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """What only a controller reads. Times in milliseconds."""
+
+    voters: tuple[Voter, ...]
+    election_timeout_ms: int
+    election_jitter_max_ms: int
+    election_backoff_max_ms: int
+    fetch_timeout_ms: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    quorum_request_timeout_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    metadata_lag_max_ms: int
+    num_partitions: int
+    default_replication_factor: int
+    max_request_partitions: int
+    progress_interval_ms: int
+    request_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What only a broker reads. Times in milliseconds. ``advertised.port`` 0: the port really bound."""
+
+    controllers: tuple[str, ...]
+    advertised: Endpoint
+    rack: str
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    fencing_timeout_ms: int
+    registration_timeout_ms: int
+    request_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One node's configuration: exactly one of ``controller`` and ``broker`` is set, as ``role`` says."""
+
+    settings: Settings
+    role: Literal["controller", "broker"]
+    cluster_id: str
+    node_id: int
+    directory: Path
+    listener: Endpoint
+    http_listener: Endpoint | None
+    tls: TlsFiles | None
+    max_message_bytes: int
+    log_level: str
+    log_format: str
+    controller: ControllerConfig | None
+    broker: BrokerConfig | None
+
+    def quorum_config(self, directory_id: str) -> QuorumConfig:
+        """What the quorum needs to know; ``directory_id`` is that of the formatted directory. Controllers only."""
+        if self.controller is None:
+            raise ValueError("only a controller takes part in the quorum")
+        own = self.controller
+        return QuorumConfig(
+            cluster_id=self.cluster_id,
+            node_id=self.node_id,
+            directory_id=directory_id,
+            voters=own.voters,
+            election_timeout_ms=own.election_timeout_ms,
+            election_jitter_max_ms=own.election_jitter_max_ms,
+            fetch_timeout_ms=own.fetch_timeout_ms,
+            election_backoff_max_ms=own.election_backoff_max_ms,
+            fetch_max_wait_ms=own.fetch_max_wait_ms,
+            fetch_max_bytes=own.fetch_max_bytes,
+            request_timeout_ms=own.quorum_request_timeout_ms,
+        )
+
+    def items(self) -> Iterator[tuple[str, object]]:
+        """(key, effective value) of every key that this role reads, in the order they are documented."""
+        for name in Settings.model_fields:
+            if self.role in KEYS[name].roles:
+                yield key_of(name), getattr(self.settings, name)
+
+
+def node_config(settings: Settings, base: Path) -> NodeConfig:
+    """Build the result from settings that keep all rules; relative paths count from ``base``."""
+    role: Literal["controller", "broker"] = "controller" if "controller" in settings.process_roles else "broker"
+    assert settings.node_id is not None
+    directory = (role == "controller" and settings.metadata_log_dir) or settings.log_dirs[0]
+    own = next((voter for voter in settings.controller_quorum_voters if voter.node_id == settings.node_id), None)
+    listener = settings.listeners[0] if settings.listeners else _own_endpoint(own)
+    return NodeConfig(
+        settings=settings,
+        role=role,
+        cluster_id=settings.cluster_id,
+        node_id=settings.node_id,
+        directory=base / directory,
+        listener=listener,
+        http_listener=settings.http_listener[0] if settings.http_listener else None,
+        tls=_tls(settings, base),
+        max_message_bytes=settings.socket_request_max_bytes,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+        controller=_controller(settings) if role == "controller" else None,
+        broker=_broker(settings, listener) if role == "broker" else None,
+    )
+
+
+def _own_endpoint(own: Voter | None) -> Endpoint:
+    assert own is not None
+    host, _, port = own.endpoint.rpartition(":")
+    return Endpoint(host, int(port))
+
+
+def _tls(settings: Settings, base: Path) -> TlsFiles | None:
+    if not settings.tls_certificate_file:
+        return None
+    return TlsFiles(
+        base / settings.tls_certificate_file,
+        base / settings.tls_key_file,
+        base / settings.tls_ca_file,
+    )
+
+
+def _controller(settings: Settings) -> ControllerConfig:
+    return ControllerConfig(
+        voters=settings.controller_quorum_voters,
+        election_timeout_ms=settings.controller_quorum_election_timeout_ms,
+        election_jitter_max_ms=settings.controller_quorum_election_jitter_max_ms,
+        election_backoff_max_ms=settings.controller_quorum_election_backoff_max_ms,
+        fetch_timeout_ms=settings.controller_quorum_fetch_timeout_ms,
+        fetch_max_wait_ms=settings.controller_quorum_fetch_max_wait_ms,
+        fetch_max_bytes=settings.controller_quorum_fetch_max_bytes,
+        quorum_request_timeout_ms=settings.controller_quorum_request_timeout_ms,
+        session_timeout_ms=settings.broker_session_timeout_ms,
+        heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+        metadata_lag_max_ms=settings.broker_metadata_lag_max_ms,
+        num_partitions=settings.num_partitions,
+        default_replication_factor=settings.default_replication_factor,
+        max_request_partitions=settings.max_request_partitions,
+        progress_interval_ms=settings.metadata_progress_interval_ms,
+        request_timeout_ms=settings.request_timeout_ms,
+    )
+
+
+def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
+    controllers = tuple(endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers)
+    advertised = settings.advertised_listeners[0] if settings.advertised_listeners else listener
+    return BrokerConfig(
+        controllers=controllers or tuple(voter.endpoint for voter in settings.controller_quorum_voters),
+        advertised=advertised,
+        rack=settings.broker_rack,
+        heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+        session_timeout_ms=settings.broker_session_timeout_ms,
+        fencing_timeout_ms=settings.broker_fencing_timeout_ms,
+        registration_timeout_ms=settings.initial_broker_registration_timeout_ms,
+        request_timeout_ms=settings.request_timeout_ms,
+    )

@@ -1,0 +1,180 @@
+"""What must hold between keys. A rule is skipped when a key it reads has a mistake of its own already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from raftlog.config.fields import WILDCARD_HOSTS, Endpoint
+from raftlog.config.settings import Settings, key_of
+
+Check = Callable[[Settings], "str | None"]
+
+
+class Rule(NamedTuple):
+    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit first."""
+
+    fields: tuple[str, ...]
+    check: Check
+
+
+def broken_rules(settings: Settings, skip: set[str]) -> Iterator[str]:
+    """The messages of all rules that do not hold, but for those that read a field in ``skip``."""
+    for rule in RULES:
+        if skip.isdisjoint(rule.fields):
+            message = rule.check(settings)
+            if message is not None:
+                yield f"{key_of(rule.fields[0])}: {message}"
+
+
+def is_controller(settings: Settings) -> bool:
+    """Whether the role is controller."""
+    return "controller" in settings.process_roles
+
+
+def is_broker(settings: Settings) -> bool:
+    """Whether the role is broker."""
+    return "broker" in settings.process_roles
+
+
+def _one_role(settings: Settings) -> str | None:
+    if settings.process_roles in {("controller",), ("broker",)}:
+        return None
+    if not settings.process_roles:
+        return 'required: ["controller"] or ["broker"]'
+    return f'["controller"] or ["broker"], not {list(settings.process_roles)}: one process has one role'
+
+
+def _node_id(settings: Settings) -> str | None:
+    return "required" if settings.node_id is None else None
+
+
+def _cluster_id(settings: Settings) -> str | None:
+    return None if settings.cluster_id.strip() else "required (make one with: raftlog storage random-uuid)"
+
+
+def _directory(settings: Settings) -> str | None:
+    if len(settings.log_dirs) > 1:
+        return f"exactly one directory, not {len(settings.log_dirs)}"
+    if not settings.log_dirs and not settings.metadata_log_dir:
+        return "required" + (", or metadata.log.dir" if is_controller(settings) else "")
+    if not settings.log_dirs and is_broker(settings):
+        return "required for a broker (metadata.log.dir is a controller's)"
+    return None
+
+
+def _voters_given(settings: Settings) -> str | None:
+    if is_controller(settings) and not settings.controller_quorum_voters:
+        return 'required for a controller, for instance ["1@127.0.0.1:9093"]'
+    if (
+        is_broker(settings)
+        and not settings.controller_quorum_voters
+        and not settings.controller_quorum_bootstrap_servers
+    ):
+        return "required for a broker, or controller.quorum.bootstrap.servers"
+    return None
+
+
+def _voters_differ(settings: Settings) -> str | None:
+    voters = settings.controller_quorum_voters
+    for what, values in (("id", [str(voter.node_id) for voter in voters]), ("address", [v.endpoint for v in voters])):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            return f"the same {what} twice: {', '.join(twice)}"
+    return None
+
+
+def _node_among_voters(settings: Settings) -> str | None:
+    ids = {voter.node_id for voter in settings.controller_quorum_voters}
+    if ids and is_controller(settings) and settings.node_id is not None and settings.node_id not in ids:
+        return f"{settings.node_id} is not among controller.quorum.voters"
+    if is_broker(settings) and settings.node_id in ids:
+        return f"{settings.node_id} is a controller's id (controller.quorum.voters): a broker needs one of its own"
+    return None
+
+
+def _bootstrap(settings: Settings) -> str | None:
+    for endpoint in settings.controller_quorum_bootstrap_servers:
+        if endpoint.host in WILDCARD_HOSTS or not endpoint.port:
+            return f"{endpoint.address}: others connect to it, so it needs a real host and port"
+    return None
+
+
+def _listeners(settings: Settings) -> str | None:
+    if len(settings.listeners) > 1:
+        return f"exactly one listener, not {len(settings.listeners)}"
+    if not settings.listeners and is_broker(settings):
+        return 'required for a broker, for instance ["127.0.0.1:9092"]'
+    return None
+
+
+def _advertised(settings: Settings) -> str | None:
+    if len(settings.advertised_listeners) > 1:
+        return f"exactly one listener, not {len(settings.advertised_listeners)}"
+    told: tuple[Endpoint, ...] = settings.advertised_listeners or settings.listeners
+    if is_broker(settings) and told and told[0].host in WILDCARD_HOSTS:
+        return f"needed, with a real host: clients cannot connect to {told[0].address}"
+    return None
+
+
+def _http_listener(settings: Settings) -> str | None:
+    return "at most one" if len(settings.http_listener) > 1 else None
+
+
+def _heartbeats_in_session(settings: Settings) -> str | None:
+    session, heartbeat = settings.broker_session_timeout_ms, settings.broker_heartbeat_interval_ms
+    if session > 2 * heartbeat:
+        return None
+    return f"{session} ms must be more than two heartbeats (broker.heartbeat.interval.ms = {heartbeat} ms)"
+
+
+def _fencing_after_session(settings: Settings) -> str | None:
+    fencing, session = settings.broker_fencing_timeout_ms, settings.broker_session_timeout_ms
+    if fencing > session:
+        return None
+    return f"{fencing} ms must be more than broker.session.timeout.ms = {session} ms"
+
+
+def _lag_beyond_heartbeat(settings: Settings) -> str | None:
+    lag, heartbeat = settings.broker_metadata_lag_max_ms, settings.broker_heartbeat_interval_ms
+    return None if lag > heartbeat else f"{lag} ms must be more than broker.heartbeat.interval.ms = {heartbeat} ms"
+
+
+def _wait_below_timeout(settings: Settings) -> str | None:
+    wait, timeout = settings.controller_quorum_fetch_max_wait_ms, settings.controller_quorum_fetch_timeout_ms
+    if 2 * wait <= timeout:
+        return None
+    return f"{wait} ms must be at most half of controller.quorum.fetch.timeout.ms = {timeout} ms"
+
+
+def _fetch_fits_message(settings: Settings) -> str | None:
+    fetch, message = settings.controller_quorum_fetch_max_bytes, settings.socket_request_max_bytes
+    return None if fetch < message else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
+
+
+def _tls_complete(settings: Settings) -> str | None:
+    files = (settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
+    if all(files) or not any(files):
+        return None
+    return "TLS needs all three: tls.certificate.file, tls.key.file and tls.ca.file"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(("process_roles",), _one_role),
+    Rule(("node_id",), _node_id),
+    Rule(("cluster_id",), _cluster_id),
+    Rule(("log_dirs", "metadata_log_dir", "process_roles"), _directory),
+    Rule(("controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _voters_given),
+    Rule(("controller_quorum_voters",), _voters_differ),
+    Rule(("node_id", "controller_quorum_voters", "process_roles"), _node_among_voters),
+    Rule(("controller_quorum_bootstrap_servers",), _bootstrap),
+    Rule(("listeners", "process_roles"), _listeners),
+    Rule(("advertised_listeners", "listeners", "process_roles"), _advertised),
+    Rule(("http_listener",), _http_listener),
+    Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
+    Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),
+    Rule(("broker_metadata_lag_max_ms", "broker_heartbeat_interval_ms"), _lag_beyond_heartbeat),
+    Rule(("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"), _wait_below_timeout),
+    Rule(("controller_quorum_fetch_max_bytes", "socket_request_max_bytes"), _fetch_fits_message),
+    Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),
+)

@@ -1,0 +1,180 @@
+"""Every configuration key: its name, type, default, unit, and why one would change it.
+
+A field's name with dots for underscores is its key (Kafka's where Kafka has one); ``RAFTLOG_`` and the name in capitals is
+its environment variable. ``raftlog config keys`` prints this file as a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from raftlog.config.fields import Endpoints, NodeId, Positive, Strings, Voters
+
+BOTH = ("controller", "broker")
+CONTROLLER = ("controller",)
+BROKER = ("broker",)
+
+
+class KeyInfo(NamedTuple):
+    """What a key's type does not say: its unit, and which roles read it."""
+
+    unit: str
+    roles: tuple[str, ...]
+
+
+def _key(default: Any, doc: str, *, unit: str = "", roles: tuple[str, ...] = BOTH) -> Any:
+    return Field(default, description=doc, json_schema_extra={"unit": unit, "roles": " ".join(roles)})
+
+
+class Settings(BaseModel):
+    """The values of all keys, as given or defaulted, before they are checked against each other."""
+
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.replace("_", "."), extra="forbid", frozen=True, arbitrary_types_allowed=True
+    )
+
+    # --- who this node is ---------------------------------------------------------------------------------------------
+    process_roles: Strings = _key(
+        (), 'What this process is: ["controller"] or ["broker"]. Required. One process has one role: a broker that is'
+        " paused or out of memory must not take a vote with it.",
+    )  # fmt: skip
+    node_id: NodeId | None = _key(
+        None, "The node's number, unique in the cluster. Required; fixed by `storage format`."
+    )
+    cluster_id: str = _key(
+        "", "The cluster's id, the same on every node. Required: it keeps a node with a wrong address list out of a foreign"
+        " cluster. Make one with `raftlog storage random-uuid`.",
+    )  # fmt: skip
+    log_dirs: Strings = _key((), "The data directory; a relative path counts from the configuration file. Exactly one.")
+    metadata_log_dir: str = _key(
+        "",
+        "Where a controller keeps its log; empty: log.dirs. Give it a disk of its own: each commit waits for its fsync.",
+    )
+
+    # --- where it listens, and whom it knows --------------------------------------------------------------------------
+    listeners: Endpoints = _key(
+        (), "Where this node serves, host:port or NAME://host:port; exactly one. Port 0 takes a free one. A controller's"
+        " default is its own address in controller.quorum.voters.",
+    )  # fmt: skip
+    advertised_listeners: Endpoints = _key(
+        (), "The address that others are told; default: listeners. Needed behind NAT, or when listening on 0.0.0.0.",
+        roles=BROKER,
+    )  # fmt: skip
+    controller_quorum_voters: Voters = _key(
+        (), 'The voters, ["1@host:port", ...], the same on every controller. An odd number: three survive the loss of one,'
+        " five of two.",
+    )  # fmt: skip
+    controller_quorum_bootstrap_servers: Endpoints = _key(
+        (),
+        "Controllers to ask first who leads, [host:port, ...]; default: those of controller.quorum.voters.",
+        roles=BROKER,
+    )
+    http_listener: Endpoints = _key(
+        (), "Where /metrics, /livez and /readyz are served, host:port; empty: nowhere. Port 0 takes a free one."
+    )
+
+    # --- the quorum ---------------------------------------------------------------------------------------------------
+    controller_quorum_election_timeout_ms: Positive = _key(
+        1000, "How long a node without a leader waits before it asks for votes. Serves cold starts and failed elections; a"
+        " dead leader is noticed at once.", unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    controller_quorum_election_jitter_max_ms: Positive = _key(
+        200, "Spread added to the election and fetch timeouts, so that two nodes do not ask for votes in the same instant.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    controller_quorum_election_backoff_max_ms: Positive = _key(
+        40, "A refused or split election is tried again after at most this.", unit="ms", roles=CONTROLLER
+    )
+    controller_quorum_fetch_timeout_ms: Positive = _key(
+        1000, "A follower that hears nothing from the leader for so long asks for votes; a leader that a majority has not"
+        " fetched from for 1.5 times this resigns. Raise it where pauses or the network take longer.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    controller_quorum_fetch_max_wait_ms: Positive = _key(
+        400, "How long an idle leader parks a fetch. It must be well below the fetch timeout, which it keeps from expiring.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    controller_quorum_fetch_max_bytes: Positive = _key(
+        8 << 20, "The most log bytes in one fetch reply. A follower that is far behind catches up faster with more, at the"
+        " price of memory.", unit="bytes", roles=CONTROLLER,
+    )  # fmt: skip
+    controller_quorum_request_timeout_ms: Positive = _key(
+        1000,
+        "How long a vote or epoch request may stay unanswered before it is sent again.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
+
+    # --- brokers as the controller sees them --------------------------------------------------------------------------
+    broker_heartbeat_interval_ms: Positive = _key(
+        2000, "How often a broker tells the controller that it lives.", unit="ms", roles=BROKER
+    )
+    broker_session_timeout_ms: Positive = _key(
+        9000, "A broker that is silent for so long is fenced. More than two heartbeats, else one lost message fences it.",
+        unit="ms", roles=BOTH,
+    )  # fmt: skip
+    broker_metadata_lag_max_ms: Positive = _key(
+        30000, "A broker that heartbeats, but whose applied metadata is older than this, is fenced: it would hold back the"
+        " lowest acknowledged offset for ever.", unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    num_partitions: Positive = _key(1, "Partitions of a topic created without saying how many.", roles=CONTROLLER)
+    default_replication_factor: Positive = _key(
+        1, "Replicas of a topic created without saying how many.", roles=CONTROLLER
+    )
+    max_request_partitions: Positive = _key(
+        100_000, "The most partitions that one request may create.", unit="partitions", roles=CONTROLLER
+    )
+    metadata_progress_interval_ms: Positive = _key(
+        1000, "The least time between two progress records, which write the lowest acknowledged offset and the brokers'"
+        " offsets into the log.", unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+
+    # --- the broker itself --------------------------------------------------------------------------------------------
+    broker_rack: str = _key("", "The failure domain of this broker; replicas are spread over racks.", roles=BROKER)
+    broker_fencing_timeout_ms: Positive = _key(
+        12000, "A broker that has not reached the controller for so long fences itself (KIP-343). Longer than the session"
+        " timeout: the controller should have moved its leaderships before it stops.", unit="ms", roles=BROKER,
+    )  # fmt: skip
+    initial_broker_registration_timeout_ms: Positive = _key(
+        60000, "A broker that cannot register for so long exits.", unit="ms", roles=BROKER
+    )
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    request_timeout_ms: Positive = _key(30000, "The deadline of a request that names none.", unit="ms", roles=BOTH)
+    socket_request_max_bytes: Positive = _key(
+        64 << 20, "The largest message accepted; a larger request is refused.", unit="bytes"
+    )
+
+    # --- TLS ----------------------------------------------------------------------------------------------------------
+    tls_certificate_file: str = _key(
+        "", "This node's certificate chain, PEM. With the key and the authority it makes every connection mutual TLS."
+    )
+    tls_key_file: str = _key("", "The certificate's private key, PEM.")
+    tls_ca_file: str = _key("", "The authorities that sign the certificates of the other nodes, PEM.")
+
+    # --- logs ---------------------------------------------------------------------------------------------------------
+    log_level: Literal["debug", "info", "warning", "error"] = _key("info", "The least severe level that is logged.")
+    log_format: Literal["auto", "console", "json"] = _key(
+        "auto", "How log lines look on stderr; auto: for people on a terminal, JSON otherwise."
+    )
+
+
+def key_of(field_name: str) -> str:
+    """The configuration key of a field."""
+    return field_name.replace("_", ".")
+
+
+FIELD_OF_KEY: dict[str, str] = {key_of(name): name for name in Settings.model_fields}
+"""Configuration key -> field name of :class:`Settings`."""
+
+
+def _info(name: str) -> KeyInfo:
+    extra = Settings.model_fields[name].json_schema_extra
+    assert isinstance(extra, dict)
+    return KeyInfo(str(extra["unit"]), tuple(str(extra["roles"]).split()))
+
+
+KEYS: dict[str, KeyInfo] = {name: _info(name) for name in Settings.model_fields}
+"""Field name of :class:`Settings` -> unit and roles."""
