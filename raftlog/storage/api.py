@@ -50,6 +50,8 @@ class RecoveredLog:
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first offset), ascending: the whole log's epoch index."""
+    last_timestamp_ms: int = 0
+    """Of the last batch; 0 for an empty log."""
 
 
 class LogStore(Protocol):

@@ -1,0 +1,96 @@
+"""Small checksummed JSON files, replaced atomically: what must survive a crash but is no log.
+
+One line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader compares the whole file with what a
+writer would have written, so that *any* changed byte is found. A replacement is written under a temporary name, synced,
+renamed over the old file, and the directory is synced: after a crash the file is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import google_crc32c
+import msgspec
+
+from raftlog.errors import CorruptLogError, StorageError
+
+TEMPORARY_SUFFIX = ".tmp"
+
+T = TypeVar("T")
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_checked(path: Path, kind: str, content: Any) -> None:
+    """Replace ``path`` by the dataclass ``content``, durably when this returns. Raises StorageError."""
+    temporary = stage_checked(path, kind, content)
+    try:
+        temporary.replace(path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        raise StorageError(f"can't replace {path}: {error}") from error
+
+
+def stage_checked(path: Path, kind: str, content: Any) -> Path:
+    """Write and sync the temporary file of ``path`` without renaming it; return its name. Raises StorageError."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        with temporary.open("wb") as file:
+            file.write(_encode(kind, asdict(content)))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"can't write {temporary}: {error}") from error
+    return temporary
+
+
+def read_content(path: Path, kind: str) -> dict[str, Any]:
+    """The checked content of ``path``. Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"can't read {path}: {error}") from error
+    try:
+        content: dict[str, Any] = msgspec.json.decode(raw)["content"]
+        intact = isinstance(content, dict) and raw == _encode(kind, content)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise CorruptLogError(f"{path} is corrupt: its content does not match its checksum")
+    return content
+
+
+def read_checked(path: Path, kind: str, type_: type[T]) -> T:
+    """``read_content`` as the dataclass ``type_``; a wrong shape is CorruptLogError too."""
+    content = read_content(path, kind)
+    try:
+        return msgspec.convert(content, type_)
+    except msgspec.ValidationError as error:
+        raise CorruptLogError(f"{path} is corrupt: {error}") from error
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete the temporary files that a crash left. Raises StorageError."""
+    try:
+        for path in sorted(directory.glob(f"*.json{TEMPORARY_SUFFIX}")):
+            path.unlink()
+    except OSError as error:
+        raise StorageError(f"can't clean {directory}: {error}") from error
+
+
+def _encode(kind: str, content: dict[str, Any]) -> bytes:
+    checked = {"content": content, "kind": kind}
+    crc = google_crc32c.value(msgspec.json.encode(checked, order="deterministic"))
+    return msgspec.json.encode({**checked, "crc32c": crc}, order="deterministic") + b"\n"

@@ -1,0 +1,115 @@
+"""Walking and cutting chunks: what both stores, the real and the simulated, do with the bytes of the log."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import google_crc32c
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+
+_PEEK = struct.Struct(">IIBBHIqi")
+"""The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base offset, epoch."""
+
+
+def walk(chunk: bytes, expected: int, *, verify_from: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
+    """(base offset, end offset, epoch, position, end position) of each batch, checked: ``batch.headers`` without its price.
+
+    Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``. Raises CorruptLogError.
+    """
+    unpack, crc32c = _PEEK.unpack_from, google_crc32c.value
+    position, total = 0, len(chunk)
+    while position < total:
+        if total - position < batch.HEADER_BYTES:
+            raise _damage(chunk, expected, position)
+        length, crc, magic, _, _, count, base, epoch = unpack(chunk, position)
+        behind = position + 4 + length
+        if (
+            base != expected
+            or magic != batch.MAGIC
+            or count < 1
+            or behind > total
+            or length + 4 < batch.HEADER_BYTES
+            or (base >= verify_from and crc32c(chunk[position + 8 : behind]) != crc)
+        ):
+            raise _damage(chunk, expected, position)
+        expected = base + count
+        yield base, expected, epoch, position, behind
+        position = behind
+
+
+def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
+    """Let batch.headers find the words; it checks what walk checks."""
+    try:
+        for _ in batch.headers(chunk[position:], expect_offset=expected):
+            pass
+    except (CorruptLogError, UnicodeDecodeError) as error:
+        return CorruptLogError(str(error), offset=expected)
+    return CorruptLogError(f"batch at offset {expected} is damaged", offset=expected)
+
+
+def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Check a whole log; return its end offset and its epoch index. Raises CorruptLogError naming the first bad offset."""
+    end = start_offset
+    runs: list[tuple[int, int]] = []
+    last_epoch = -1
+    for key, chunk in chunks:
+        if key != end or not chunk:
+            raise CorruptLogError(f"the log has a gap: offset {end} is followed by a chunk at {key}", offset=end)
+        for base, behind, epoch, _, _ in walk(chunk, key):
+            if epoch != last_epoch:
+                if epoch < last_epoch:
+                    raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {last_epoch}", offset=base)
+                runs.append((epoch, base))
+                last_epoch = epoch
+            end = behind
+    return end, tuple(runs)
+
+
+def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int) -> bytes:
+    """Whole batches of [offset, until), at least one, then as many as fit ``max_bytes``.
+
+    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, ValueError if ``offset`` or ``until`` is no boundary.
+    """
+    parts: list[bytes] = []
+    size, expected = 0, -1
+    for key, chunk in chunks:
+        if expected >= 0 and key != expected:
+            break
+        begin = finish = -1
+        for base, behind, _, position, next_position in walk(chunk, key, verify_from=offset):
+            expected = behind
+            if base < offset:
+                if behind > offset:
+                    raise ValueError(f"offset {offset} is no batch boundary")
+                continue
+            if behind > until:
+                raise ValueError(f"until {until} is no batch boundary")
+            if size and size + next_position - position > max_bytes:
+                return _joined(parts, chunk, begin, finish)
+            begin, finish = position if begin < 0 else begin, next_position
+            size += next_position - position
+            if behind == until:
+                return _joined(parts, chunk, begin, finish)
+        if begin >= 0:
+            parts.append(chunk[begin:finish])
+    at = max(expected, offset)
+    raise CorruptLogError(f"the log ends at offset {at}, where more was written", offset=at)
+
+
+def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
+    if begin >= 0:
+        parts.append(chunk[begin:finish])
+    return b"".join(parts)
+
+
+def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
+    """The batches of a chunk below ``end_offset``; the chunk itself if it ends there. Raises ValueError if that is no boundary."""
+    for _, behind, _, _, position in walk(chunk, base_offset):
+        if behind == end_offset:
+            return chunk[:position]
+        if behind > end_offset:
+            break
+    raise ValueError(f"offset {end_offset} is no batch boundary")

@@ -1,0 +1,102 @@
+"""What lies where in a data directory, and the lock that gives it to one process.
+
+::
+
+    meta.json           who the directory belongs to; its presence says that the directory is formatted
+    quorum-state.json   the vote
+    log-state.json      how the log was left: see LogState
+    lock                flock'ed by the process that uses the directory, and holding its pid
+    log/                RocksDB
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.storage.checked_file import read_checked, write_checked
+
+LOG_DIRECTORY = "log"
+LOCK_FILE = "lock"
+LOG_STATE_FILE = "log-state.json"
+_STATE_KIND = "log-state"
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """How the log was left. ``clean``: closed in order, so nothing on disk can be torn.
+
+    ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It finds what no checksum
+    inside the log can: a tail that is missing altogether.
+    """
+
+    clean: bool
+    end_offset_at_least: int
+
+
+def write_log_state(directory: Path, state: LogState) -> None:
+    """Replace the state, durably when this returns. Raises StorageError."""
+    write_checked(directory / LOG_STATE_FILE, _STATE_KIND, state)
+
+
+def read_log_state(directory: Path) -> LogState:
+    """How the log was left. Raises CorruptLogError, StorageError."""
+    try:
+        return read_checked(directory / LOG_STATE_FILE, _STATE_KIND, LogState)
+    except FileNotFoundError:
+        raise CorruptLogError(f"{directory / LOG_STATE_FILE} is missing from a formatted directory") from None
+
+
+class DirectoryLock:
+    """An exclusive (a node) or shared (readers of a stopped node) hold on a data directory; the kernel drops it with the process."""
+
+    def __init__(self, fd: int, *, exclusive: bool) -> None:
+        self._fd = fd
+        self._exclusive = exclusive
+
+    @classmethod
+    def exclusive(cls, directory: Path) -> DirectoryLock:
+        """Take the directory for this process. Raises ConfigError naming the pid that has it."""
+        try:
+            fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(f"can't open {directory / LOCK_FILE}: {error}") from error
+        _flock(fd, fcntl.LOCK_EX, directory)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return cls(fd, exclusive=True)
+
+    @classmethod
+    def shared(cls, directory: Path) -> DirectoryLock | None:
+        """Keep nodes out while reading, changing nothing; None if there is no lock file (a copy). Raises ConfigError."""
+        try:
+            fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
+        except OSError:
+            return None
+        _flock(fd, fcntl.LOCK_SH, directory)
+        return cls(fd, exclusive=False)
+
+    def release(self) -> None:
+        """Give the directory back. Idempotent."""
+        if self._fd < 0:
+            return
+        if self._exclusive:
+            os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _flock(fd: int, how: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        os.close(fd)
+        who = f"pid {pid}" if pid else "a process that reads it"
+        raise ConfigError(f"data directory {directory} is in use by {who}") from None
+    except OSError as error:
+        os.close(fd)
+        raise StorageError(f"can't lock {directory}: {error}") from error

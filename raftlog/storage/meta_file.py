@@ -1,0 +1,92 @@
+"""The identity of a data directory, and the formatting that gives it one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, VoteState
+from raftlog.storage.checked_file import TEMPORARY_SUFFIX, fsync_directory, read_content, stage_checked
+from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
+from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
+
+META_FILE = "meta.json"
+_KIND = "meta"
+
+
+def read_identity(directory: Path) -> NodeIdentity:
+    """Who ``directory`` belongs to. Raises ConfigError: not formatted, corrupt, or of a newer version."""
+    path = directory / META_FILE
+    try:
+        content = read_content(path, _KIND)
+        version = content.get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise ConfigError(
+                f"{path} has format_version {version}, this program knows up to {FORMAT_VERSION}: use a newer raftlog"
+            )
+        return msgspec.convert(content, NodeIdentity)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"data directory {directory} is not formatted; run: raftlog storage format (see --help)"
+        ) from None
+    except (CorruptLogError, msgspec.ValidationError) as error:
+        raise ConfigError(f"the identity in {path} is corrupt: {error}") from error
+    except StorageError as error:
+        raise ConfigError(str(error)) from error
+
+
+def format_storage(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool = False) -> NodeIdentity:
+    """Make ``directory`` (created if need be) the empty data directory of a node; return the identity in force.
+
+    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the
+    same cluster and node. The identity is renamed into place last: until then the directory is not formatted, and formatting
+    can be run again. Raises StorageError.
+    """
+    if (directory / META_FILE).exists():
+        return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"can't make the data directory {directory}: {error}") from error
+    lock = DirectoryLock.exclusive(directory)
+    try:
+        _clear_interrupted(directory)
+        staged = stage_checked(directory / META_FILE, _KIND, identity)
+        fsync_directory(directory)
+        RocksLog(directory / LOG_DIRECTORY, create=True).close()
+        write_vote_file(directory, VoteState())
+        write_log_state(directory, LogState(clean=True, end_offset_at_least=0))
+        staged.replace(directory / META_FILE)
+        fsync_directory(directory)
+        fsync_directory(directory.parent)
+    except OSError as error:
+        raise StorageError(f"can't format {directory}: {error}") from error
+    finally:
+        lock.release()
+    return identity
+
+
+def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool) -> NodeIdentity:
+    present = read_identity(directory)
+    same = (present.cluster_id, present.node_id) == (identity.cluster_id, identity.node_id)
+    if ignore_formatted and same:
+        return present
+    raise ConfigError(
+        f"data directory {directory} is already formatted for cluster {present.cluster_id!r}, node {present.node_id}"
+        + ("" if same else f"; asked for cluster {identity.cluster_id!r}, node {identity.node_id}")
+    )
+
+
+def _clear_interrupted(directory: Path) -> None:
+    """Remove what an interrupted formatting left, known by its staged identity; refuse data of which the identity is lost."""
+    staged = directory / (META_FILE + TEMPORARY_SUFFIX)
+    left = [name for name in (LOG_DIRECTORY, VOTE_FILE, LOG_STATE_FILE) if (directory / name).exists()]
+    if left and not staged.exists():
+        raise ConfigError(f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not touching it")
+    shutil.rmtree(directory / LOG_DIRECTORY, ignore_errors=True)
+    for name in (VOTE_FILE, LOG_STATE_FILE):
+        (directory / name).unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""Opening a data directory: for the node it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from raftlog.errors import ConfigError
+from raftlog.storage.api import NodeIdentity
+from raftlog.storage.checked_file import remove_leftovers
+from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state, write_log_state
+from raftlog.storage.log_store import RocksLogStore
+from raftlog.storage.meta_file import read_identity
+from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
+from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.wal_tail import check_tails
+
+
+def open_store(
+    directory: Path,
+    *,
+    expect_cluster_id: str | None,
+    expect_node_id: int | None,
+    loop: asyncio.AbstractEventLoop,
+    probe_timeout_s: float = PROBE_TIMEOUT_S,
+) -> RocksLogStore:
+    """Open the storage of a node, for this process alone; call ``recover`` next. None expects anything.
+
+    Raises ConfigError (not formatted, of another cluster or node, in use by another process), CorruptLogError, and StorageError,
+    also if RocksDB does not open within ``probe_timeout_s`` after an unclean end.
+    """
+    identity = read_identity(directory)
+    _check_identity(directory, identity, expect_cluster_id, expect_node_id)
+    lock = DirectoryLock.exclusive(directory)
+    try:
+        remove_leftovers(directory)
+        state = read_log_state(directory)
+        check_openable(directory / LOG_DIRECTORY, state, probe_timeout_s)
+        if state.clean:
+            # Before RocksDB writes anything: from here on a crash may tear something.
+            state = replace(state, clean=False)
+            write_log_state(directory, state)
+        rocks = RocksLog(directory / LOG_DIRECTORY)
+    except BaseException:
+        lock.release()
+        raise
+    return RocksLogStore(directory, identity, state, rocks, lock=lock, loop=loop)
+
+
+def check_openable(rocks: Path, state: LogState, probe_timeout_s: float) -> None:
+    """Find what an open would miss or spin on. The child costs a second replay of the WAL: only after an unclean end."""
+    check_tails(rocks)
+    if not state.clean:
+        probe_open(rocks, probe_timeout_s)
+
+
+def _check_identity(directory: Path, identity: NodeIdentity, cluster_id: str | None, node_id: int | None) -> None:
+    wrong: list[str] = []
+    if cluster_id is not None and cluster_id != identity.cluster_id:
+        wrong.append(f"it belongs to cluster {identity.cluster_id!r}, the configuration says {cluster_id!r}")
+    if node_id is not None and node_id != identity.node_id:
+        wrong.append(f"it belongs to node {identity.node_id}, the configuration says {node_id}")
+    if wrong:
+        raise ConfigError(f"data directory {directory}: {'; '.join(wrong)}")

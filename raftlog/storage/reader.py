@@ -1,0 +1,113 @@
+"""Reading the log of a stopped or copied data directory, changing nothing in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from raftlog.errors import StorageError
+from raftlog.storage.api import NodeIdentity, VoteState
+from raftlog.storage.chunks import walk
+from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state
+from raftlog.storage.log_store import LOG_START_OFFSET, read_between, require_end
+from raftlog.storage.meta_file import read_identity
+from raftlog.storage.open_probe import PROBE_TIMEOUT_S
+from raftlog.storage.opening import check_openable
+from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.vote_file import read_vote_file
+
+
+def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
+    """Open for reading; a node can't start on ``directory`` meanwhile.
+
+    Raises ConfigError (not formatted, in use), CorruptLogError, StorageError.
+    """
+    identity = read_identity(directory)
+    lock = DirectoryLock.shared(directory)
+    mirror: tempfile.TemporaryDirectory[str] | None = None
+    try:
+        state = read_log_state(directory)
+        mirror = _mirror(directory / LOG_DIRECTORY)
+        check_openable(Path(mirror.name), state, probe_timeout_s)
+        reader = LogReader(directory, identity, RocksLog(Path(mirror.name), read_only=True), lock, mirror)
+    except BaseException:
+        _give_back(lock, mirror)
+        raise
+    try:
+        require_end(reader.end_offset, state)
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+class LogReader:
+    """A log that nobody writes. What is committed it can't know: ``end_offset`` is where the log ends. A context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: NodeIdentity,
+        rocks: RocksLog,
+        lock: DirectoryLock | None,
+        mirror: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self.identity = identity
+        self.start_offset = LOG_START_OFFSET
+        self.end_offset = LOG_START_OFFSET
+        self._directory = directory
+        self._rocks = rocks
+        self._lock = lock
+        self._mirror = mirror
+        if (last := rocks.last()) is not None:
+            for _, self.end_offset, _, _, _ in walk(last[1], last[0]):
+                pass
+
+    @property
+    def vote(self) -> VoteState:
+        """The vote. Raises CorruptLogError if it is missing or corrupt; the log can be read all the same."""
+        return read_vote_file(self._directory)
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Whole verified batches from ``offset`` up to ``until`` (exclusive): at least one, then as many as fit ``max_bytes``.
+
+        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch boundary of the log.
+        """
+        return read_between(self._rocks, offset, until=until, max_bytes=max_bytes, end=self.end_offset)
+
+    def close(self) -> None:
+        """Give the directory back."""
+        try:
+            self._rocks.close()
+        finally:
+            _give_back(self._lock, self._mirror)
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
+    """A directory of links to RocksDB's files: rocksdict writes its configuration file even when it opens read-only."""
+    mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
+    try:
+        for name in sorted(os.listdir(rocks)):
+            if name != "rocksdict-config.json":
+                (Path(mirror.name) / name).symlink_to(rocks.resolve() / name)
+    except OSError as error:
+        mirror.cleanup()
+        raise StorageError(f"can't read {rocks}: {error}") from error
+    return mirror
+
+
+def _give_back(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:
+    if mirror is not None:
+        mirror.cleanup()
+    if lock is not None:
+        lock.release()

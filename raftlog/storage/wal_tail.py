@@ -1,0 +1,80 @@
+"""Damage at the end of RocksDB's WAL and MANIFEST that RocksDB itself takes for a crash, or spins on.
+
+A record whose length runs past the end of the file looks torn, and recovery drops it. One flipped bit in a length makes
+it so for *every* record of the last block, up to 32 KB of them, synced or not. But a torn write has nothing behind it:
+if a whole record with a right checksum lies behind the place where recovery would stop, or the last record's checksum is
+right once its length is ignored, then bytes have changed. Record types that our options never write make RocksDB
+spin or skip (facebook/rocksdb#13333), and are refused here by name.
+
+The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length (little-endian), u8 type,
+payload; a block's last bytes are zero if a header does not fit.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import google_crc32c
+
+from raftlog.errors import CorruptLogError, StorageError
+
+_BLOCK = 32 << 10
+_HEADER = struct.Struct("<IHB")
+_PLAIN_TYPES = range(1, 5)
+_KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
+_IGNORABLE = 0x80
+
+
+def check_tails(rocks: Path) -> None:
+    """Check every WAL and MANIFEST of a closed RocksDB. Raises CorruptLogError naming the file, StorageError."""
+    try:
+        for path in sorted((*rocks.glob("*.log"), *rocks.glob("MANIFEST-*"))):
+            _check(path, path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"can't read {rocks}: {error}") from error
+
+
+def _check(path: Path, data: bytes) -> None:
+    for start in range(0, len(data), _BLOCK):
+        block = data[start : start + _BLOCK]
+        position = _walk(path, block, start)
+        if position < len(block) and _records_behind(block, position):
+            raise CorruptLogError(
+                f"{path} is corrupt: whole records lie behind a broken one at byte {start + position}"
+            )
+
+
+def _walk(path: Path, block: bytes, start: int) -> int:
+    """Follow the lengths; return where they stop making sense, or the end."""
+    position, total = 0, len(block)
+    unpack = _HEADER.unpack_from
+    while total - position >= _HEADER.size:
+        _, length, type_ = unpack(block, position)
+        if type_ not in _KNOWN_TYPES and not type_ & _IGNORABLE:
+            raise CorruptLogError(f"{path} is corrupt: unknown record type {type_} at byte {start + position}")
+        behind = position + _HEADER.size + length
+        if behind > total or (type_ == 0 and length == 0):
+            return position
+        position = behind
+    return total
+
+
+def _records_behind(block: bytes, position: int) -> bool:
+    total = len(block)
+    crc, _, type_ = _HEADER.unpack_from(block, position)
+    if type_ in _PLAIN_TYPES and _masked_crc(block[position + 6 :]) == crc:
+        return True
+    for at in range(position + 1, total - _HEADER.size + 1):
+        if block[at + 6] not in _PLAIN_TYPES:
+            continue
+        crc, length, _ = _HEADER.unpack_from(block, at)
+        end = at + _HEADER.size + length
+        if end <= total and _masked_crc(block[at + 6 : end]) == crc:
+            return True
+    return False
+
+
+def _masked_crc(data: bytes) -> int:
+    crc: int = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

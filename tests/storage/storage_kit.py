@@ -1,0 +1,114 @@
+"""Batches, and both stores behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import pytest
+
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.errors import StorageError
+from raftlog.storage import log_store
+from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
+from raftlog.storage.meta_file import format_storage
+from raftlog.storage.opening import open_store
+from raftlog.storage.rocks_adapter import RocksLog
+from simulation.disk import Operation, SimDisk
+
+IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
+
+
+def make_batch(base_offset: int, count: int = 1, *, epoch: int = 1, body: bytes = b"body") -> bytes:
+    return batch.encode(
+        [RecordData(1, 0, body + str(base_offset + i).encode()) for i in range(count)],
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=1_000,
+    )
+
+
+def make_chunk(base_offset: int, *counts: int, epoch: int = 1, body: bytes = b"body") -> bytes:
+    """A chunk of batches with so many records each."""
+    batches = []
+    for count in counts:
+        batches.append(make_batch(base_offset, count, epoch=epoch, body=body))
+        base_offset += count
+    return b"".join(batches)
+
+
+def open_rocks(directory: Path, **options: float) -> log_store.RocksLogStore:
+    return open_store(
+        directory, expect_cluster_id="c1", expect_node_id=1, loop=asyncio.get_running_loop(), **options
+    )
+
+
+def whole(store: LogStore, end: int) -> bytes:
+    return store.read(0, until=end, max_bytes=1 << 40)
+
+
+async def flush(store: LogStore, *, inline: bool = False) -> int | StorageError:
+    done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
+    store.flush(done.set_result, inline=inline)
+    async with asyncio.timeout(60):
+        return await done
+
+
+async def write_vote(store: LogStore, vote: VoteState) -> StorageError | None:
+    done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+    store.write_vote(vote, done.set_result)
+    async with asyncio.timeout(60):
+        return await done
+
+
+class Machine(Protocol):
+    """Opens one node's store again and again."""
+
+    def open(self) -> tuple[LogStore, RecoveredLog]: ...
+
+    def fail_next(self, operation: Operation) -> None: ...
+
+
+class SimMachine:
+    def __init__(self) -> None:
+        self.disk = SimDisk(IDENTITY, Random(1))
+
+    def open(self) -> tuple[LogStore, RecoveredLog]:
+        store = self.disk.open()
+        return store, store.recover()
+
+    def fail_next(self, operation: Operation) -> None:
+        self.disk.fail_next(operation)
+
+
+class RocksMachine:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.monkeypatch = monkeypatch
+        format_storage(directory, IDENTITY)
+
+    def open(self) -> tuple[LogStore, RecoveredLog]:
+        store = open_rocks(self.directory)
+        return store, store.recover()
+
+    def fail_next(self, operation: Operation) -> None:
+        owner, name = {"append": (RocksLog, "put"), "flush": (RocksLog, "sync")}.get(
+            operation, (log_store, "write_vote_file")
+        )
+        self.monkeypatch.setattr(owner, name, _failing_once(self.monkeypatch, owner, name, operation))
+
+
+def _failing_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, operation: Operation
+) -> Callable[..., None]:
+    real = getattr(owner, name)
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(owner, name, real)
+        raise StorageError(f"{operation}: injected disk failure")
+
+    return fail

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from storage_kit import IDENTITY, flush, make_batch, open_rocks, write_vote
+
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.storage.api import NodeIdentity, VoteState
+from raftlog.storage.checked_file import read_checked, write_checked
+from raftlog.storage.layout import DirectoryLock
+from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.opening import open_store
+from raftlog.storage.reader import open_read_only
+from raftlog.storage.vote_file import read_vote_file, write_vote_file
+
+
+@pytest.fixture
+def formatted(tmp_path: Path) -> Path:
+    format_storage(tmp_path / "data", IDENTITY)
+    return tmp_path / "data"
+
+
+def test_formatting_gives_an_identity(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "b"
+    assert format_storage(directory, IDENTITY) == IDENTITY
+    assert read_identity(directory) == IDENTITY
+    assert read_vote_file(directory) == VoteState()
+
+
+def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
+    with pytest.raises(ConfigError, match="already formatted for cluster 'c1', node 1"):
+        format_storage(formatted, IDENTITY)
+    other = replace(IDENTITY, directory_id="another")
+    assert format_storage(formatted, other, ignore_formatted=True) == IDENTITY, "what is there stays in force"
+    with pytest.raises(ConfigError, match="asked for cluster 'c2', node 1"):
+        format_storage(formatted, replace(IDENTITY, cluster_id="c2"), ignore_formatted=True)
+
+
+@pytest.mark.parametrize("done", ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"])
+async def test_an_interrupted_formatting_can_be_run_again(tmp_path: Path, done: str) -> None:
+    whole, directory = tmp_path / "whole", tmp_path / "data"
+    format_storage(whole, IDENTITY)
+    (whole / "meta.json").rename(whole / "meta.json.tmp")
+    order = ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"]
+    directory.mkdir()
+    for name in order[: order.index(done) + 1]:
+        (shutil.copytree if name == "log" else shutil.copy)(whole / name, directory / name)
+    with pytest.raises(ConfigError, match="not formatted"):
+        read_identity(directory)
+    assert format_storage(directory, IDENTITY) == IDENTITY
+    store = open_rocks(directory)
+    assert store.recover().end_offset == 0
+    store.close()
+
+
+def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> None:
+    (formatted / "meta.json").unlink()
+    with pytest.raises(ConfigError, match="holds log, quorum-state.json"):
+        format_storage(formatted, IDENTITY)
+    assert (formatted / "log" / "CURRENT").exists()
+
+
+def test_unformatted_is_said_with_the_remedy(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="not formatted; run: raftlog storage format"):
+            read_identity(directory)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file"):
+        read_identity(tmp_path / "file")
+    with pytest.raises(ConfigError, match="file"):
+        format_storage(tmp_path / "file" / "data", IDENTITY)
+
+
+def test_a_newer_format_is_refused(formatted: Path) -> None:
+    write_checked(formatted / "meta.json", "meta", replace(IDENTITY, format_version=2))
+    with pytest.raises(ConfigError, match="format_version 2, this program knows up to 1"):
+        read_identity(formatted)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "quorum-state.json"])
+def test_every_changed_byte_of_a_checked_file_is_found(formatted: Path, name: str) -> None:
+    path = formatted / name
+    good = path.read_bytes()
+    for position in range(len(good)):
+        for mask in (0x01, 0x20, 0x80):
+            path.write_bytes(good[:position] + bytes([good[position] ^ mask]) + good[position + 1 :])
+            with pytest.raises((ConfigError, CorruptLogError), match="corrupt"):
+                read_identity(formatted) if name == "meta.json" else read_vote_file(formatted)
+    for size in range(len(good)):
+        path.write_bytes(good[:size])
+        with pytest.raises((ConfigError, CorruptLogError), match="corrupt"):
+            read_identity(formatted) if name == "meta.json" else read_vote_file(formatted)
+
+
+def test_a_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> None:
+    write_checked(tmp_path / "x", "vote", IDENTITY)
+    with pytest.raises(CorruptLogError):
+        read_checked(tmp_path / "x", "meta", NodeIdentity)
+    with pytest.raises(CorruptLogError):
+        read_checked(tmp_path / "x", "vote", VoteState)
+
+
+def test_a_failed_replacement_leaves_the_old_file(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        write_vote_file(formatted, VoteState(epoch=9))
+    assert read_vote_file(formatted) == VoteState()
+
+
+async def test_leftover_temporary_files_are_cleaned_at_open(formatted: Path) -> None:
+    (formatted / "quorum-state.json.tmp").write_bytes(b'{"half')
+    store = open_rocks(formatted)
+    assert store.recover().vote == VoteState()
+    assert not list(formatted.glob("*.tmp"))
+    store.close()
+
+
+async def test_opening_for_another_cluster_or_node_names_both(formatted: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(formatted, expect_cluster_id="c9", expect_node_id=7, loop=asyncio.get_running_loop())
+    for word in ("'c1'", "'c9'", "node 1", "says 7"):
+        assert word in str(caught.value)
+    open_store(formatted, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()).close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+async def test_a_lost_vote_is_refused(formatted: Path, damage: str) -> None:
+    store = open_rocks(formatted)
+    store.recover()
+    store.append(make_batch(0), 0, 1)
+    await flush(store)
+    assert await write_vote(store, VoteState(epoch=4, voted_id=1)) is None
+    store.close()
+    path = formatted / "quorum-state.json"
+    path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:-3])
+    store = open_rocks(formatted)
+    with pytest.raises(CorruptLogError, match=r"quorum-state\.json.*" + damage):
+        store.recover()
+    store.close()
+
+
+async def test_a_directory_belongs_to_one_process(formatted: Path) -> None:
+    store = open_rocks(formatted)
+    store.recover()
+    with pytest.raises(ConfigError, match=f"in use by pid {os.getpid()}"):
+        open_read_only(formatted)
+    code = (
+        "import asyncio, sys; from pathlib import Path; from raftlog.storage.opening import open_store\n"
+        "from raftlog.errors import ConfigError\n"
+        "try: open_store(Path(sys.argv[1]), expect_cluster_id=None, expect_node_id=None, loop=asyncio.new_event_loop())\n"
+        "except ConfigError as error: print(error)"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code, str(formatted)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert f"in use by pid {os.getpid()}" in other.stdout
+    store.append(make_batch(0), 0, 1)
+    assert await flush(store) == 1
+    store.close()
+    open_rocks(formatted).close()
+
+
+async def test_a_reader_keeps_a_node_out(formatted: Path) -> None:
+    with open_read_only(formatted), pytest.raises(ConfigError, match="in use by a process that reads it"):
+        open_rocks(formatted)
+    lock = DirectoryLock.exclusive(formatted)
+    lock.release()
+    lock.release()
