@@ -1,0 +1,192 @@
+"""Serving the committed log to brokers and other observers, and taking in what they have applied.
+
+An observer keeps one fetch outstanding. It is answered at once if there is something it does not know (records, a higher high
+watermark, another LAO); else it is parked and released by the next commit, by LAO moving, or by its deadline. What is due at one
+moment goes into one reply, and observers that are equally far get the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Link, LinkClosedError
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+MAX_WAIT_MS = 5_000
+MAX_BYTES = 8 << 20
+MAX_OBSERVERS = 4096
+
+
+class LogSource(Protocol):
+    """What observers are served from. The controller service implements it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of this cluster."""
+
+    @property
+    def generation(self) -> int:
+        """Of this log."""
+
+    @property
+    def controller_epoch(self) -> int:
+        """Of the leadership that serves."""
+
+    @property
+    def committed_end(self) -> int:
+        """The high watermark, exclusive; -1 unknown."""
+
+    @property
+    def leader_id(self) -> int:
+        """Of the active controller, -1 if unknown."""
+
+    @property
+    def lowest_acknowledged_offset(self) -> int:
+        """Inclusive; -1 unknown."""
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock."""
+
+    def not_controller(self) -> ApiError | None:
+        """Why observers are not served here; None if they are."""
+
+    def leader_endpoint(self, leader_id: int) -> str:
+        """Where a node listens."""
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Whole batches of the log."""
+
+    def report(self, fetch: pb.MetadataFetchRequest) -> None:
+        """An observer that is a broker says how far it is."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One observer's link: its parked fetch, and what it was told last."""
+
+    link: Link
+    fetch: pb.MetadataFetchRequest | None = None
+    deadline: float = 0.0
+    told_lao: int = -2
+    told_epoch: int = -1
+
+
+class Observers:
+    """All observer links of this node."""
+
+    def __init__(self, source: LogSource) -> None:
+        self._source = source
+        # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
+        self._sessions: dict[int, Session] = {}
+
+    def accept(self, link: Link) -> Observers:
+        """A new observer. The links' handler is this object."""
+        if len(self._sessions) >= MAX_OBSERVERS:
+            link.close("too many observers")
+        else:
+            self._sessions[id(link)] = Session(link)
+        return self
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The observer is gone; its parked fetch with it."""
+        self._sessions.pop(id(link), None)
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """Fetches. Only the newest one counts: an observer has one outstanding."""
+        session = self._sessions.get(id(link))
+        if session is None or not messages:
+            return
+        fetch = messages[-1]
+        error = self._refusal(fetch)
+        if error is not None:
+            self._send_error(session, error)
+            return
+        if fetch.replica_id >= 0:
+            self._source.report(fetch)
+        session.fetch = fetch
+        wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
+        session.deadline = self._source.now() + wait_ms / 1000
+        self._answer(session, {}, due=wait_ms == 0)
+
+
+    def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
+        source = self._source
+        if fetch.cluster_id and fetch.cluster_id != source.cluster_id:
+            return ApiError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this is cluster {source.cluster_id}, not {fetch.cluster_id}",
+                field="cluster_id",
+            )
+        if fetch.fetch_offset < 0:
+            return ApiError(ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset")
+        if fetch.generation not in (-1, source.generation):
+            return ApiError(
+                ErrorCode.INCONSISTENT_GENERATION,
+                f"the log is of generation {source.generation}, not {fetch.generation}: drop what you hold",
+                field="generation",
+            )
+        return source.not_controller()
+
+    def release(self, *, expired_only: bool = False) -> None:
+        """Answer every parked fetch that something new is known for, and those whose wait is over."""
+        now = self._source.now()
+        shared: dict[Any, pb.MetadataFetchResponse] = {}
+        for session in list(self._sessions.values()):
+            if session.fetch is not None and (not expired_only or session.deadline <= now):
+                self._answer(session, shared, due=session.deadline <= now)
+
+    def refuse_all(self, error: ApiError) -> None:
+        """Leadership is lost: every parked fetch is answered with the error."""
+        for session in list(self._sessions.values()):
+            if session.fetch is not None:
+                self._send_error(session, error)
+
+    def _answer(self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool) -> None:
+        fetch, source = session.fetch, self._source
+        assert fetch is not None
+        end, lao, epoch = source.committed_end, source.lowest_acknowledged_offset, source.controller_epoch
+        has_data = end > fetch.fetch_offset
+        news = end > fetch.high_watermark or lao != session.told_lao or epoch != session.told_epoch
+        # A high watermark or a LAO that is unknown is no news to wake anybody for.
+        if not (has_data or due or (news and (end >= 0 or epoch != session.told_epoch))):
+            return
+        key = (fetch.fetch_offset if has_data else -1, min(fetch.max_bytes, MAX_BYTES))
+        response = shared.get(key)
+        if response is None:
+            records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
+            response = shared[key] = pb.MetadataFetchResponse(
+                leader_id=source.leader_id,
+                controller_epoch=epoch,
+                generation=source.generation,
+                high_watermark=end,
+                lowest_acknowledged_offset=lao,
+                records=records,
+                cluster_id=source.cluster_id,
+            )
+        session.fetch, session.told_lao, session.told_epoch = None, lao, epoch
+        self._send(session, response)
+
+    def _send_error(self, session: Session, error: ApiError) -> None:
+        session.fetch = None
+        response = pb.MetadataFetchResponse(
+            error=common_pb2.Error(error_code=error.code, error_message=error.message, field=error.field),
+            leader_id=error.leader_id,
+            leader_endpoint=self._source.leader_endpoint(error.leader_id),
+            controller_epoch=self._source.controller_epoch,
+            generation=self._source.generation,
+            high_watermark=-1,
+            lowest_acknowledged_offset=-1,
+            cluster_id=self._source.cluster_id,
+        )
+        self._send(session, response)
+
+    @staticmethod
+    def _send(session: Session, response: pb.MetadataFetchResponse) -> None:
+        try:
+            session.link.send(response)
+        except LinkClosedError:
+            return

@@ -1,0 +1,112 @@
+"""Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for everybody to be told.
+
+Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is released from its front.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.wire.common.v1 import common_pb2
+
+COMMITTED, ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """One reply that is ready but for what it waits for."""
+
+    link: Any
+    response: Any
+    offset: int
+    """The last record it depends on (inclusive): the write's own, or the newest pending one when a read was decided."""
+    round: int
+    """The confirmation round a reply without records waits for; 0 for a write."""
+    acks: int
+    deadline: float
+    done: bool = False
+
+    @property
+    def is_write(self) -> bool:
+        """Whether records of its own are in the log."""
+        return self.round == 0
+
+
+class Parking:
+    """All parked replies of one leadership."""
+
+    def __init__(self, send: Callable[[Parked], None]) -> None:
+        self._send = send
+        self._writes: deque[Parked] = deque()
+        self._reads: deque[Parked] = deque()
+        self._acknowledged: deque[Parked] = deque()
+        self._visible: deque[Parked] = deque()
+        self._high_watermark = 0
+        self._confirmed_round = 0
+
+    def __len__(self) -> int:
+        return len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible)
+
+    def park(self, parked: Parked) -> None:
+        """Wait for its commit, and, without records, for its round."""
+        (self._writes if parked.is_write else self._reads).append(parked)
+
+    def committed(self, high_watermark: int) -> None:
+        """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
+        self._high_watermark = high_watermark
+        writes = self._writes
+        while writes and writes[0].offset < high_watermark:
+            parked = writes.popleft()
+            if parked.acks == COMMITTED or parked.done:
+                self._finish(parked)
+            else:
+                (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
+        self.release_reads()
+
+    def round_confirmed(self, number: int) -> None:
+        """This node led after round ``number`` began."""
+        self._confirmed_round = number
+        self.release_reads()
+
+    def release_reads(self) -> None:
+        """Send the replies without records whose commit and round have come."""
+        reads = self._reads
+        while reads and reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark:
+            self._finish(reads.popleft())
+
+    def visibility(self, lowest_acknowledged_offset: int, min_told: int) -> None:
+        """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
+        for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_told)):
+            while queue and queue[0].offset <= reached:
+                parked = queue.popleft()
+                if not parked.done:
+                    parked.response.write.reached = parked.acks
+                    self._finish(parked)
+
+    def _finish(self, parked: Parked) -> None:
+        if not parked.done:
+            parked.done = True
+            self._send(parked)
+
+    def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
+        """Each reply whose deadline has passed, once, and whether its write is committed. The caller answers it."""
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            for parked in queue:
+                if parked.deadline <= now and not parked.done:
+                    parked.done = True
+                    yield parked, queue is self._acknowledged or queue is self._visible
+        for queue in (self._acknowledged, self._visible):
+            while queue and queue[0].done:
+                queue.popleft()
+
+    def drain(self) -> Iterator[tuple[Parked, bool]]:
+        """All that wait, and whether their write is committed: leadership is lost."""
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            while queue:
+                parked = queue.popleft()
+                if not parked.done:
+                    parked.done = True
+                    yield parked, queue is self._acknowledged or queue is self._visible

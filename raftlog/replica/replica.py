@@ -1,0 +1,387 @@
+"""One node's copy of the log: carries out what the quorum's state machine decides, on a disk and a network.
+
+Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects are carried out in order. Two
+things need care, and are the reason for this class:
+
+* *persist before send*: behind a PersistVote every message waits until the vote is durable.
+* *overlap*: when the leader appends, its parked fetches are answered first and its own disk comes after, one turn of the loop
+  later, so that the followers' disks work while the leader's does. The leader serves those bytes from memory.
+
+Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.metadata.records import record
+from raftlog.quorum import events as ev
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.core import QuorumCore
+from raftlog.replica.listener import ReplicaListener
+from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
+from raftlog.replica.tail_cache import TailCache
+from raftlog.storage.api import LogStore
+from raftlog.transport.api import Acceptor, Conversation, Transport
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+
+log = structlog.get_logger(__name__)
+
+TAIL_CACHE_BYTES = 32 << 20
+_SENDS = (ev.Send, ev.SendFetch, ev.Reply)
+
+
+class Replica(PeerObserver):
+    """See the module. Call ``start`` once; everything else only after it."""
+
+    def __init__(
+        self,
+        config: QuorumConfig,
+        store: LogStore,
+        transport: Transport,
+        listener: ReplicaListener,
+        *,
+        rng: random.Random,
+        wall_clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._transport = transport
+        self._listener = listener
+        self._rng = rng
+        self._wall_clock_ms = wall_clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[ev.Event] = deque()
+        self._stepping = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait begins.
+        self._held: deque[Any] = deque()
+        # Spans that are in the log, and not yet handed to the store: see *overlap* above.
+        self._unwritten: list[ev.LogSpan] = []
+        self._flush_wanted = False
+        self._flush_inline = False
+        self._disk_turn_due = False
+        self._round = 0
+        self._peers: dict[int, Peer] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover the log and join the quorum. Raises StorageError, CorruptLogError."""
+        recovered = self._store.recover()
+        self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
+        self._tail = TailCache(recovered.end_offset, TAIL_CACHE_BYTES)
+        self.last_timestamp_ms = recovered.last_timestamp_ms
+        for voter in self._config.voters:
+            if voter.node_id != self._config.node_id:
+                self._peers[voter.node_id] = Peer(voter.node_id, voter.endpoint, self._transport, self, self._spawn)
+        self._step(ev.Tick())
+
+    def acceptors(self) -> dict[Conversation, Acceptor]:
+        """The conversations to serve on this node's listener."""
+        return {
+            conversation: (lambda _link, conversation=conversation: PeerAcceptor(conversation, self._requested))
+            for conversation in (Conversation.QUORUM, Conversation.REPLICATION)
+        }
+
+    def close(self) -> None:
+        """Stop. Nothing is sent or stored after this; the store stays open."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer in self._peers.values():
+            peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- for the listener ---------------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """Exclusive; what is proposed next gets this offset."""
+        return self._tail.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive; -1: unknown."""
+        return self.core.high_watermark
+
+    def propose(self, chunk: bytes, base_offset: int, end_offset: int, epoch: int, *, idle: bool = False) -> None:
+        """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away."""
+        self._flush_inline = idle
+        self._step(ev.Proposed(epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk)))
+
+    def request_round(self) -> int:
+        """Begin a confirmation round; ``round_confirmed`` of this number or a higher one is the proof of leading now.
+
+        Not from inside a listener's call: the number would be that of an earlier round.
+        """
+        assert not self._stepping
+        self._step(ev.RoundRequested())
+        return self._round
+
+    def resign(self, reason: str) -> None:
+        """Stop leading, if this node leads."""
+        self._step(ev.ResignRequested(reason))
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many as fit.
+
+        Raises CorruptLogError, after which the replica has failed.
+        """
+        if offset >= until:
+            return b""
+        cached = self._tail.read(offset, until, max_bytes)
+        if cached is not None:
+            return cached
+        try:
+            return self._store.read(offset, until=until, max_bytes=max_bytes)
+        except FatalError as error:
+            self._fail(error)
+            raise
+
+    def next_timestamp_ms(self) -> int:
+        """The wall clock, but never before the last batch's."""
+        self.last_timestamp_ms = max(self.last_timestamp_ms, self._wall_clock_ms())
+        return self.last_timestamp_ms
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _requested(self, request: Any, reply_to: ReplyTo) -> None:
+        self._step(ev.RequestReceived(request, reply_to))
+
+    def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
+        """A peer's response; the batches of a FetchResponse are checked here."""
+        span = None
+        if isinstance(response, pb.FetchResponse) and response.records:
+            chunk = response.records
+            try:
+                checked = batch.scan(chunk, expect_offset=self._tail.end_offset)
+                span = ev.LogSpan(self._tail.end_offset, checked.end_offset, checked.epochs, chunk)
+            except CorruptLogError as error:
+                # Nothing was stored: fetch it again.
+                log.warning("fetched batches refused", peer=peer_id, error=str(error))
+                self._step(ev.RequestFailed(peer_id, correlation_id))
+                return
+            self.last_timestamp_ms = max(self.last_timestamp_ms, checked.last_timestamp_ms)
+        self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
+
+    def unanswered(self, peer_id: int, correlation_id: int) -> None:
+        """No answer comes."""
+        self._step(ev.RequestFailed(peer_id, correlation_id))
+
+    def connected(self, peer_id: int) -> None:
+        """The control link is up."""
+        self._step(ev.PeerConnected(peer_id))
+
+    def gone(self, peer_id: int) -> None:
+        """The peer's process is gone."""
+        self._step(ev.PeerLost(peer_id))
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._step(ev.Tick())
+
+    def _step(self, event: ev.Event) -> None:
+        """Run an event and all that follow from its effects; an event from inside an effect waits its turn."""
+        self._inbox.append(event)
+        if self._stepping or self._closed:
+            return
+        self._stepping = True
+        try:
+            while self._inbox and not self._closed:
+                for effect in self.core.step(self._inbox.popleft(), self._loop.time()):
+                    self._carry_out(effect)
+        except FatalError as error:
+            self._fail(error)
+        finally:
+            self._stepping = False
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        deadline = self.core.next_deadline()
+        # A timer that fires early is a harmless tick: only an earlier deadline needs a new one.
+        if self._closed or deadline >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._tick)
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.ReplyFetch):
+            # The bytes are read now, also if the reply is held: later they might be another epoch's.
+            if effect.max_bytes > 0 and effect.offset < self._tail.end_offset:
+                effect.response.records = self.read(effect.offset, self._tail.end_offset, effect.max_bytes)
+            effect = ev.Reply(effect.reply_to, effect.response)
+        if isinstance(effect, ev.PersistVote):
+            self._held.append(effect)
+            if len(self._held) == 1:
+                self._persist_next()
+        elif self._held and isinstance(effect, _SENDS):
+            self._held.append(effect)
+        else:
+            _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: ev.Send) -> None:
+        peer = self._peers.get(effect.peer_id)
+        if peer is None:
+            self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
+        else:
+            peer.send(effect.correlation_id, effect.request)
+
+    def _send_fetch(self, effect: ev.SendFetch) -> None:
+        peer = self._peers.get(effect.peer_id)
+        if peer is None:
+            self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
+        else:
+            peer.send_fetch(effect.correlation_id, effect.request)
+
+    def _reply(self, effect: ev.Reply) -> None:
+        effect.reply_to.send(effect.response)
+
+    def _persist_next(self) -> None:
+        vote = self._held[0].vote
+        self._store.write_vote(vote, lambda error: self._persisted(vote, error))
+
+    def _persisted(self, vote: Any, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(error)
+        if self._closed:
+            return
+        self._held.popleft()
+        while self._held and not isinstance(self._held[0], ev.PersistVote):
+            effect = self._held.popleft()
+            _EFFECTS[type(effect)](self, effect)
+        if self._held:
+            self._persist_next()
+        self._step(ev.VotePersisted(vote))
+
+    def _append(self, effect: ev.Append) -> None:
+        span = effect.span
+        self._tail.append(span.data, span.base_offset, span.end_offset)
+        self._unwritten.append(span)
+
+    def _flush(self, effect: ev.Flush) -> None:
+        self._flush_wanted = True
+        if self.core.role == "leader":
+            if not self._disk_turn_due:
+                self._disk_turn_due = True
+                self._loop.call_soon(self._disk_turn)
+        else:
+            # A follower has nothing else to do until its next fetch, which is the acknowledgement.
+            self._flush_inline = True
+            self._write_and_flush()
+
+    def _truncate(self, effect: ev.Truncate) -> None:
+        self._write()
+        self._store.truncate(effect.end_offset)
+        self._tail.reset(effect.end_offset)
+
+    def _disk_turn(self) -> None:
+        self._disk_turn_due = False
+        if self._closed:
+            return
+        try:
+            self._write_and_flush()
+        except FatalError as error:
+            self._fail(error)
+
+    def _write(self) -> None:
+        spans, self._unwritten = self._unwritten, []
+        for span in spans:
+            self._store.append(span.data, span.base_offset, span.end_offset)
+
+    def _write_and_flush(self) -> None:
+        self._write()
+        if self._flush_wanted:
+            self._flush_wanted = False
+            self._store.flush(self._flushed, inline=self._flush_inline)
+
+    def _flushed(self, result: int | StorageError) -> None:
+        if isinstance(result, StorageError):
+            self._fail(result)
+        else:
+            self._step(ev.Flushed(result))
+
+    def _high_watermark_advanced(self, effect: ev.HighWatermarkAdvanced) -> None:
+        self._listener.committed(effect.offset)
+
+    def _leader_changed(self, effect: ev.LeaderChanged) -> None:
+        log.info("leader changed", leader=effect.leader_id, epoch=effect.epoch)
+        self._listener.leader_changed(effect.leader_id, effect.epoch)
+
+    def _became_leader(self, effect: ev.BecameLeader) -> None:
+        start = self._tail.end_offset
+        message = records_pb2.LeaderChangeRecord(
+            leader_id=self._config.node_id,
+            voters=[voter.node_id for voter in self._config.voters],
+            granting_voters=effect.granting_voters,
+        )
+        chunk = batch.encode(
+            [record(message).data],
+            base_offset=start,
+            epoch=effect.epoch,
+            timestamp_ms=self.next_timestamp_ms(),
+            control=True,
+        )
+        log.info("became leader", epoch=effect.epoch, start_offset=start)
+        self.propose(chunk, start, start + 1, effect.epoch)
+        self._listener.became_leader(effect.epoch, start)
+
+    def _lost_leadership(self, effect: ev.LostLeadership) -> None:
+        log.warning("lost leadership", epoch=effect.epoch, reason=effect.reason)
+        self._listener.lost_leadership(effect.epoch, effect.reason)
+
+    def _round_started(self, effect: ev.RoundStarted) -> None:
+        self._round = effect.round
+
+    def _round_confirmed(self, effect: ev.RoundConfirmed) -> None:
+        self._listener.round_confirmed(effect.round)
+
+    def _fatal(self, effect: ev.Fatal) -> None:
+        raise FatalError(effect.reason)
+
+    def _fail(self, error: FatalError) -> None:
+        if not self._closed:
+            log.critical("the replica stops", error=str(error))
+            self.close()
+            self._listener.failed(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+
+_EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
+    ev.Send: Replica._send,
+    ev.SendFetch: Replica._send_fetch,
+    ev.Reply: Replica._reply,
+    ev.Append: Replica._append,
+    ev.Truncate: Replica._truncate,
+    ev.Flush: Replica._flush,
+    ev.HighWatermarkAdvanced: Replica._high_watermark_advanced,
+    ev.LeaderChanged: Replica._leader_changed,
+    ev.BecameLeader: Replica._became_leader,
+    ev.LostLeadership: Replica._lost_leadership,
+    ev.RoundStarted: Replica._round_started,
+    ev.RoundConfirmed: Replica._round_confirmed,
+    ev.Fatal: Replica._fatal,
+}

@@ -1,0 +1,81 @@
+"""The end of the log in memory: what was appended lately is served to replicas and observers without touching the disk."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from raftlog import batch
+
+
+class TailCache:
+    """The newest chunks of a log, bounded in bytes. Offsets: start inclusive, end exclusive."""
+
+    def __init__(self, end_offset: int, max_bytes: int) -> None:
+        self._bases: list[int] = []
+        self._chunks: list[bytes] = []
+        # Chunks before this index were dropped; the lists are compacted now and then, not at each drop.
+        self._first = 0
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self.start_offset = end_offset
+        self.end_offset = end_offset
+
+    def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Add a chunk at the end; the oldest ones make room."""
+        self._bases.append(base_offset)
+        self._chunks.append(chunk)
+        self._bytes += len(chunk)
+        self.end_offset = end_offset
+        while self._bytes > self._max_bytes and self._first < len(self._chunks) - 1:
+            self._bytes -= len(self._chunks[self._first])
+            self._chunks[self._first] = b""
+            self._first += 1
+            self.start_offset = self._bases[self._first]
+        if self._first > 1024 and self._first * 2 > len(self._chunks):
+            del self._bases[: self._first], self._chunks[: self._first]
+            self._first = 0
+
+    def reset(self, end_offset: int) -> None:
+        """Forget everything: the log was truncated to ``end_offset``."""
+        self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0
+        self.start_offset = self.end_offset = end_offset
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
+        """Whole batches from ``offset`` to ``until``, at least one, as many as fit; None if ``offset`` is not cached.
+
+        Both offsets must be batch boundaries, ``offset`` below ``until``.
+        """
+        if offset < self.start_offset or offset >= self.end_offset:
+            return None
+        index = bisect_right(self._bases, offset, lo=self._first) - 1
+        if self._bases[index] != offset:
+            return cut(self._chunks[index], offset, until, max_bytes)
+        parts: list[bytes] = []
+        size = 0
+        while index < len(self._chunks):
+            chunk = self._chunks[index]
+            index += 1
+            end = self._bases[index] if index < len(self._bases) else self.end_offset
+            if end > until or size + len(chunk) > max_bytes:
+                if not parts:
+                    return cut(chunk, offset, until, max_bytes)
+                break
+            parts.append(chunk)
+            size += len(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
+    """The whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit ``max_bytes``."""
+    start = end = -1
+    for header in batch.headers(chunk, verify=False):
+        if header.base_offset < offset:
+            continue
+        if start < 0:
+            start = header.position
+        elif header.position + header.size - start > max_bytes:
+            break
+        if header.end_offset > until:
+            break
+        end = header.position + header.size
+    return chunk[start:end] if end >= 0 else b""
