@@ -33,12 +33,14 @@ class ControllerConfig:
     fetch_max_wait_ms: int
     fetch_max_bytes: int
     quorum_request_timeout_ms: int
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    metadata_lag_max_ms: int
+    broker_session_timeout_ms: int
+    broker_metadata_lag_max_ms: int
+    broker_metadata_lag_probation_ms: int
+    broker_metadata_lag_probation_max_ms: int
     num_partitions: int
     default_replication_factor: int
-    max_request_partitions: int
+    max_records_per_request: int
+    config_value_max_bytes: int
     progress_interval_ms: int
     request_timeout_ms: int
 
@@ -151,13 +153,15 @@ def _controller(settings: Settings) -> ControllerConfig:
         fetch_max_wait_ms=settings.controller_quorum_fetch_max_wait_ms,
         fetch_max_bytes=settings.controller_quorum_fetch_max_bytes,
         quorum_request_timeout_ms=settings.controller_quorum_request_timeout_ms,
-        session_timeout_ms=settings.broker_session_timeout_ms,
-        heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
-        metadata_lag_max_ms=settings.broker_metadata_lag_max_ms,
+        broker_session_timeout_ms=settings.broker_session_timeout_ms,
+        broker_metadata_lag_max_ms=settings.broker_metadata_lag_max_ms,
+        broker_metadata_lag_probation_ms=settings.broker_metadata_lag_probation_ms,
+        broker_metadata_lag_probation_max_ms=settings.broker_metadata_lag_probation_max_ms,
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
-        max_request_partitions=settings.max_request_partitions,
-        progress_interval_ms=settings.metadata_progress_interval_ms,
+        max_records_per_request=settings.max_records_per_request,
+        config_value_max_bytes=settings.config_value_max_bytes,
+        progress_interval_ms=settings.progress_interval_ms,
         request_timeout_ms=settings.request_timeout_ms,
     )
 

@@ -140,6 +140,11 @@ def _lag_beyond_heartbeat(settings: Settings) -> str | None:
     return None if lag > heartbeat else f"{lag} ms must be more than broker.heartbeat.interval.ms = {heartbeat} ms"
 
 
+def _probation(settings: Settings) -> str | None:
+    most, least = settings.broker_metadata_lag_probation_max_ms, settings.broker_metadata_lag_probation_ms
+    return None if most >= least else f"{most} ms is less than broker.metadata.lag.probation.ms = {least} ms"
+
+
 def _wait_below_timeout(settings: Settings) -> str | None:
     wait, timeout = settings.controller_quorum_fetch_max_wait_ms, settings.controller_quorum_fetch_timeout_ms
     if 2 * wait <= timeout:
@@ -174,6 +179,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),
     Rule(("broker_metadata_lag_max_ms", "broker_heartbeat_interval_ms"), _lag_beyond_heartbeat),
+    Rule(("broker_metadata_lag_probation_max_ms", "broker_metadata_lag_probation_ms"), _probation),
     Rule(("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"), _wait_below_timeout),
     Rule(("controller_quorum_fetch_max_bytes", "socket_request_max_bytes"), _fetch_fits_message),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),

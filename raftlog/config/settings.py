@@ -119,14 +119,27 @@ class Settings(BaseModel):
         30000, "A broker that heartbeats, but whose applied metadata is older than this, is fenced: it would hold back the"
         " lowest acknowledged offset for ever.", unit="ms", roles=CONTROLLER,
     )  # fmt: skip
+    broker_metadata_lag_probation_ms: Positive = _key(
+        10000, "How long a broker that was fenced for its lag stays fenced at the least; doubled each time it happens again.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    broker_metadata_lag_probation_max_ms: Positive = _key(
+        600_000, "The longest such probation; a broker that lives so long without lagging starts over.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
     num_partitions: Positive = _key(1, "Partitions of a topic created without saying how many.", roles=CONTROLLER)
     default_replication_factor: Positive = _key(
-        1, "Replicas of a topic created without saying how many.", roles=CONTROLLER
+        3, "Replicas of a topic created without saying how many; lowered to the live brokers where there are fewer.",
+        roles=CONTROLLER,
+    )  # fmt: skip
+    max_records_per_request: Positive = _key(
+        10_000, "The most records that one request may write: they are committed in one piece and hold up all behind them.",
+        unit="records", roles=CONTROLLER,
+    )  # fmt: skip
+    config_value_max_bytes: Positive = _key(
+        32_768, "The largest value of a topic's or broker's config.", unit="bytes", roles=CONTROLLER
     )
-    max_request_partitions: Positive = _key(
-        100_000, "The most partitions that one request may create.", unit="partitions", roles=CONTROLLER
-    )
-    metadata_progress_interval_ms: Positive = _key(
+    progress_interval_ms: Positive = _key(
         1000, "The least time between two progress records, which write the lowest acknowledged offset and the brokers'"
         " offsets into the log.", unit="ms", roles=CONTROLLER,
     )  # fmt: skip

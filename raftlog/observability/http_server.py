@@ -1,0 +1,136 @@
+"""The HTTP side of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a page for people."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+
+import uvicorn
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from raftlog.errors import ConfigError
+from raftlog.observability.registry import MetricsRegistry
+
+Ready = Callable[[], tuple[bool, str]]
+"""Whether the node can do its work now, and the reason: why not, or as what it serves."""
+
+Status = Callable[[], Mapping[str, object]]
+"""What the page for people shows, by name."""
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem}}
+th{{text-align:left;padding-right:2rem;font-weight:500}}td{{font-family:ui-monospace,monospace}}</style>
+<h1>{title}</h1><p><strong>{state}</strong>: {reason}</p><table>{rows}</table>
+<p><a href="metrics">metrics</a> · <a href="readyz">readyz</a> · <a href="livez">livez</a></p></html>
+"""
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves the process's signals to the node."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves one node's metrics and health.
+
+    ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: MetricsRegistry,
+        ready: Ready,
+        *,
+        title: str = "raftlog",
+        status: Status = dict,
+    ) -> None:
+        self._host, self._port = host.strip("[]"), port
+        self._registry, self._ready, self._title, self._status = registry, ready, title, status
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen and serve. Raises ConfigError if the address cannot be bound."""
+        bound = self._bind()
+        host, port = bound.getsockname()[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        config = uvicorn.Config(
+            self.application(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]), name="http")
+
+    async def stop(self) -> None:
+        """Stop listening and close the connections. Idempotent."""
+        server, serving, self._server, self._serving = self._server, self._serving, None, None
+        if server is not None and serving is not None:
+            server.should_exit = True
+            await serving
+
+    def application(self) -> Starlette:
+        """The application itself, for tests and for mounting it elsewhere."""
+        routes = [
+            Route("/metrics", self._metrics),
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+            Route("/", self._page),
+        ]
+        return Starlette(routes=routes)
+
+    def _bind(self) -> socket.socket:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            bound = socket.socket(family, kind, protocol)
+        except OSError as error:
+            raise ConfigError(f"http.listener: {self._host}:{self._port}: {error.strerror}") from error
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            # Here, and not when uvicorn gets to it: who knows the address may connect at once.
+            bound.listen(128)
+        except OSError as error:
+            bound.close()
+            raise ConfigError(f"http.listener: {self._host}:{self._port}: {error.strerror}") from error
+        return bound
+
+    async def _metrics(self, request: Request) -> Response:
+        # Made on the loop, not in a thread: the callables read the node's state, which belongs to the loop.
+        return Response(generate_latest(self._registry.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _livez(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        ready, reason = self._ready()
+        return PlainTextResponse(f"{reason}\n", status_code=200 if ready else 503)
+
+    async def _page(self, request: Request) -> Response:
+        ready, reason = self._ready()
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in self._status().items()
+        )
+        page = _PAGE.format(
+            title=escape(self._title), state="ready" if ready else "not ready", reason=escape(reason), rows=rows
+        )
+        return HTMLResponse(page)

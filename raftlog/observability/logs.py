@@ -1,0 +1,53 @@
+"""Structured logs on stderr: for people on a terminal, JSON otherwise. Libraries' own log lines take the same way."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+_SHARED: tuple[Any, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+)
+
+
+def setup_logging(
+    level: str = "info", log_format: str = "auto", *, stream: TextIO | None = None, **bound: object
+) -> None:
+    """Log at ``level`` and above to ``stream`` (default: stderr). ``bound`` (for instance node_id=1) goes into each line.
+
+    ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called again.
+    """
+    out = stream if stream is not None else sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(console=console, out=out),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=number, force=True)
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**bound)
+    structlog.configure(
+        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _renderers(*, console: bool, out: TextIO) -> list[Any]:
+    if console:
+        return [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

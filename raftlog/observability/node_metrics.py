@@ -1,0 +1,147 @@
+"""What a node of each role shows, made from the very messages with which it describes itself to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from raftlog.metadata.image import Image
+from raftlog.observability.registry import MetricsRegistry, gauge
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resigned", "observer")
+
+
+def add_quorum_metrics(metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]) -> None:
+    """Kafka's ``raft-metrics``, from what DescribeQuorum answers."""
+    metrics.collect(lambda: _quorum(describe()))
+
+
+def _quorum(now: Any) -> Iterator[Metric]:
+    states = (((role,), float(role == now.role)) for role in ROLES)
+    yield gauge("raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",))
+    yield gauge("raft_metrics_current_epoch", "The epoch.", now.leader_epoch)
+    yield gauge("raft_metrics_current_leader", "The leader's id, -1 if none is known.", now.leader_id)
+    yield gauge("raft_metrics_current_vote", "Whom this node voted for in this epoch, -1: nobody.", now.voted_id)
+    yield gauge("raft_metrics_high_watermark", "The first offset not committed, -1 if unknown.", now.high_watermark)
+    yield gauge("raft_metrics_log_end_offset", "The offset after the last record.", now.log_end_offset)
+    yield gauge("raft_metrics_log_start_offset", "The first offset in the log.", now.log_start_offset)
+    yield gauge(
+        "raftlog_durable_end_offset", "The offset after the last record that is on disk.", now.durable_end_offset
+    )
+    yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(now.voters))
+    yield gauge("raft_metrics_number_of_observers", "How many observers replicate from here.", len(now.observers))
+    if now.role == "leader":
+        followers = [state for state in now.voters if state.replica_id != now.node_id]
+        lags = (
+            ((str(state.replica_id),), now.log_end_offset - state.log_end_offset)
+            for state in followers
+            if state.log_end_offset >= 0
+        )
+        yield gauge(
+            "raftlog_replica_lag_records", "Records a replica lacks of the leader's log.", *lags, labels=("replica",)
+        )
+
+
+def add_controller_metrics(
+    metrics: MetricsRegistry,
+    *,
+    active: Callable[[], bool],
+    image: Callable[[], Image],
+    describe_brokers: Callable[[], controller_pb2.DescribeBrokersResponse],
+) -> None:
+    """Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
+
+    ``image``: the committed one. ``describe_brokers`` is asked of the active controller only.
+    """
+
+    def collect() -> Iterable[Metric]:
+        leads = active()
+        yield gauge("kafka_controller_active_controller_count", "1 if this is the active controller.", float(leads))
+        yield from _controller_image(image())
+        if leads:
+            yield from _brokers(describe_brokers())
+
+    metrics.collect(collect)
+
+
+def _controller_image(now: Image) -> Iterator[Metric]:
+    brokers = list(now.brokers.values())
+    fenced = sum(broker.fenced for broker in brokers)
+    yield gauge("kafka_controller_fenced_broker_count", "Registered brokers that are fenced.", fenced)
+    yield gauge("kafka_controller_active_broker_count", "Registered brokers that are not.", len(brokers) - fenced)
+    stopping = sum(broker.in_controlled_shutdown for broker in brokers)
+    yield gauge("kafka_controller_controlled_shutdown_broker_count", "Brokers in controlled shutdown.", stopping)
+    yield gauge("kafka_controller_global_topic_count", "Topics.", len(now.topics))
+    yield gauge("kafka_controller_global_partition_count", "Partitions.", len(now.partitions))
+    yield gauge("kafka_controller_last_applied_record_offset", "The last committed offset folded here.", now.offset)
+    yield gauge(
+        "kafka_controller_last_applied_record_timestamp", "Its batch's time, milliseconds since 1970.", now.timestamp_ms
+    )
+
+
+def _brokers(now: Any) -> Iterator[Metric]:
+    label = ("broker",)
+    newest = now.high_watermark - 1
+    reported = [broker for broker in now.brokers if broker.applied_offset >= 0]
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset",
+        "The highest offset that every unfenced broker has applied, -1 if unknown.",
+        now.lowest_acknowledged_offset,
+    )
+    yield gauge(
+        "raftlog_broker_acknowledged_offset_lag",
+        "Committed records that a broker has not acknowledged as applied.",
+        *(((str(broker.broker_id),), max(0, newest - broker.applied_offset)) for broker in reported),
+        labels=label,
+    )
+    yield gauge(
+        "kafka_controller_time_since_last_heartbeat_received_ms",
+        "Milliseconds since a broker was last heard of.",
+        *(((str(b.broker_id),), b.last_contact_age_ms) for b in now.brokers if b.last_contact_age_ms >= 0),
+        labels=label,
+    )
+    held_back = set(now.held_back_by)
+    yield gauge(
+        "raftlog_broker_holds_lowest_acknowledged_offset",
+        "1 for the brokers that hold the lowest acknowledged offset back.",
+        *(((str(broker.broker_id),), float(broker.broker_id in held_back)) for broker in now.brokers),
+        labels=label,
+    )
+
+
+def add_broker_metrics(metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]) -> None:
+    """Kafka's ``broker-metadata-metrics`` and what this broker knows of the others, from what DescribeBroker answers."""
+    metrics.collect(lambda: _broker(describe()))
+
+
+def _broker(now: Any) -> Iterator[Metric]:
+    names = controller_pb2.BrokerLifecycleState
+    states = (((name.lower(),), float(names.Value(name) == now.state)) for name in map(str, names.keys()))
+    yield gauge("kafka_server_broker_state", "1 for the state this broker is in.", *states, labels=("state",))
+    yield gauge(
+        "raftlog_broker_epoch", "The offset of this broker's registration, -1 if it has none.", now.broker_epoch
+    )
+    yield gauge(
+        "broker_metadata_metrics_last_applied_record_offset",
+        "The last offset applied and readable.",
+        now.applied_offset,
+    )
+    yield gauge("raft_metrics_current_leader", "The active controller's id, -1 if unknown.", now.controller_id)
+    yield gauge("raft_metrics_current_epoch", "The active controller's epoch.", now.controller_epoch)
+    yield gauge("raft_metrics_high_watermark", "The first offset not committed, as last told.", now.high_watermark)
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset",
+        "The lowest acknowledged offset this broker was told, -1 if unknown.",
+        now.lowest_acknowledged_offset,
+    )
+    yield gauge("raftlog_broker_self_fenced", "1 if this broker has fenced itself.", float(now.self_fenced))
+    yield gauge(
+        "raftlog_image_kept_bytes",
+        "Bytes kept so that reads at the lowest acknowledged offset work.",
+        now.image_bytes_kept,
+    )

@@ -1,0 +1,107 @@
+"""One node's metrics, read when somebody scrapes them: nothing on a hot path but :meth:`Latency.observe`.
+
+Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits carry over; what Kafka
+does not have begins with ``raftlog_``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+LATENCY_BOUNDS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+)  # fmt: skip
+"""Upper bounds of latency buckets, seconds: fine where a commit lies, coarse where trouble does."""
+
+Sample = tuple[Sequence[str], float]
+"""Label values and a value."""
+
+
+class Latency:
+    """A histogram of seconds that costs one bisection an observation, no lock: one thread observes."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        result, cumulated = [], 0
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
+            cumulated += count
+            result.append((bound, float(cumulated)))
+        return result
+
+
+class _Collected(Collector):
+    """Adapts a function that makes metric families; families are made anew at each scrape."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._collect()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: describing would collect before the node is up."""
+        return []
+
+
+class MetricsRegistry:
+    """The metrics of one node; one process may hold several. Not thread-safe: scrapes run on the node's event loop.
+
+    A callable that raises spoils the whole scrape, loudly: it is an error in the node, and half a page would hide it.
+    """
+
+    def __init__(self, *, process: bool = True) -> None:
+        """``process``: add the process's own metrics (CPU, memory, file descriptors, garbage collection)."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        if process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+
+    def collect(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Add metric families made at each scrape, for several that come from one reading."""
+        self.registry.register(_Collected(collect))
+
+    def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
+        """Add a value that goes up and down."""
+        self.collect(lambda: [gauge(name, doc, read())])
+
+    def gauges(self, name: str, doc: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
+        """Add values that go up and down, one a set of label values."""
+        self.collect(lambda: [gauge(name, doc, *read(), labels=labels)])
+
+    def counter(self, name: str, doc: str, read: Callable[[], float]) -> None:
+        """Add a value that only grows."""
+        self.collect(lambda: [CounterMetricFamily(name, doc, value=read())])
+
+    def latency(self, name: str, doc: str, latency: Latency | None = None) -> Latency:
+        """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``. Returns what to observe on."""
+        kept = latency if latency is not None else Latency()
+        self.collect(lambda: [HistogramMetricFamily(name, doc, buckets=kept.buckets(), sum_value=kept.total_s)])
+        return kept
+
+
+def gauge(name: str, doc: str, *values: Any, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+    """A gauge family: one value without labels, or samples with them."""
+    if not labels:
+        return GaugeMetricFamily(name, doc, value=values[0])
+    family = GaugeMetricFamily(name, doc, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family

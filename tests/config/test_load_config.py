@@ -1,0 +1,231 @@
+"""Configurations from files, environment and flags: what wins, and every mistake at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.config import Endpoint, load_config
+from raftlog.errors import ConfigError
+from raftlog.quorum.config import Voter
+
+CONTROLLER = """
+process.roles = ["controller"]
+node.id = 1
+cluster.id = "C"
+log.dirs = "data"
+controller.quorum.voters = ["1@127.0.0.1:9093", "2@127.0.0.1:9094", "3@127.0.0.1:9095"]
+"""
+BROKER = """
+process.roles = ["broker"]
+node.id = 4
+cluster.id = "C"
+log.dirs = ["data"]
+listeners = ["127.0.0.1:9092"]
+controller.quorum.voters = ["1@127.0.0.1:9093"]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "node.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def load(path, *flags, **environment):
+    return load_config(path, flags=flags, environment=environment)
+
+
+def mistakes(path, *flags, **environment) -> list[str]:
+    """The mistakes listed, without bullets."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, *flags, **environment)
+    first, *rest = str(caught.value).splitlines()
+    assert f"{len(rest)} mistake" in first
+    assert all(line.startswith("  - ") for line in rest)
+    return [line[4:] for line in rest]
+
+
+def test_a_controller(write, tmp_path):
+    config = load(write(CONTROLLER))
+    assert (config.role, config.node_id, config.cluster_id, config.broker) == ("controller", 1, "C", None)
+    assert config.directory == tmp_path / "data"
+    assert config.listener == Endpoint("127.0.0.1", 9093)
+    quorum = config.quorum_config("D")
+    assert quorum.voters[2] == Voter(3, "127.0.0.1:9095")
+    assert (quorum.directory_id, quorum.fetch_timeout_ms, quorum.election_timeout_ms) == ("D", 1000, 1000)
+
+
+def test_a_broker(write):
+    config = load(write(BROKER))
+    assert (config.role, config.controller) == ("broker", None)
+    assert config.broker is not None
+    assert config.broker.controllers == ("127.0.0.1:9093",)
+    assert config.broker.advertised == Endpoint("127.0.0.1", 9092)
+    assert config.broker.fencing_timeout_ms > config.broker.session_timeout_ms > 2 * config.broker.heartbeat_interval_ms
+    with pytest.raises(ValueError, match="only a controller"):
+        config.quorum_config("D")
+
+
+def test_nested_dotted_and_quoted_forms_mean_the_same(write):
+    tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
+    nested = load(write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n'))
+    quoted = load(write(tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" = 3000\n'))
+    assert nested == quoted
+    assert nested.controller is not None
+    assert nested.controller.fetch_timeout_ms == 3000
+
+
+def test_flags_win_over_environment_over_file(write):
+    path = write(CONTROLLER + 'log.level = "error"\n')
+    assert load(path).log_level == "error"
+    assert load(path, RAFTLOG_LOG_LEVEL="debug").log_level == "debug"
+    assert load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").log_level == "warning"
+    assert load(path, "log.level=warning", "log.level=info").log_level == "info"
+
+
+def test_lists_and_numbers_from_strings(write):
+    config = load(
+        write(CONTROLLER),
+        "controller.quorum.voters=1@a:1, 2@b:2",
+        RAFTLOG_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS="4000",
+    )
+    assert config.controller is not None
+    assert config.controller.voters == (Voter(1, "a:1"), Voter(2, "b:2"))
+    assert config.controller.fetch_timeout_ms == 4000
+
+
+def test_without_a_file():
+    environment = {
+        "RAFTLOG_PROCESS_ROLES": "broker",
+        "RAFTLOG_NODE_ID": "4",
+        "RAFTLOG_CLUSTER_ID": "C",
+        "RAFTLOG_LOG_DIRS": "/data",
+        "RAFTLOG_LISTENERS": "0.0.0.0:9092",
+        "RAFTLOG_ADVERTISED_LISTENERS": "PLAINTEXT://broker-4:9092",
+        "RAFTLOG_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS": "a:1,b:2",
+    }
+    config = load(None, **environment)
+    assert config.directory == Path("/data")
+    assert config.broker is not None
+    assert config.broker.controllers == ("a:1", "b:2")
+    assert config.broker.advertised == Endpoint("broker-4", 9092, "PLAINTEXT")
+
+
+def test_all_mistakes_at_once_with_their_origins(write):
+    path = write("""
+process.roles = ["controller", "broker"]
+node.id = "x"
+cluster.idd = "C"
+broker.session.timeout.ms = true
+broker.heartbeat.interval.ms = 0
+controller.quorum.voters = ["1@127.0.0.1:9093", "1@127.0.0.1:9094"]
+listeners = ["nope", "h:99999"]
+tls.key.file = "k"
+""")
+    found = mistakes(path, "x", "num.partitions=many", RAFTLOG_LOG_FORMATT="json", RAFTLOG_LOG_LEVEL="loud")
+    assert found == [
+        "RAFTLOG_LOG_FORMATT: unknown environment variable (did you mean RAFTLOG_LOG_FORMAT?)",
+        "--set x: write it as key=value",
+        f"cluster.idd: unknown key in {path} (did you mean cluster.id?)",
+        f"broker.heartbeat.interval.ms = 0 in {path}: Input should be greater than or equal to 1",
+        f"broker.session.timeout.ms = True in {path}: a number is wanted, not true or false",
+        f"listeners = ['nope', 'h:99999'] in {path}: 'nope' is not host:port (for instance 127.0.0.1:9093);"
+        " 'h:99999': the port must be 0 to 65535",
+        "log.level = 'loud' in RAFTLOG_LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error'",
+        f"node.id = 'x' in {path}: Input should be a valid integer, unable to parse string as an integer",
+        "num.partitions = 'many' in --set num.partitions: Input should be a valid integer,"
+        " unable to parse string as an integer",
+        "process.roles: [\"controller\"] or [\"broker\"], not ['controller', 'broker']: one process has one role",
+        "cluster.id: required (make one with: raftlog storage random-uuid)",
+        "log.dirs: required, or metadata.log.dir",
+        "controller.quorum.voters: the same id twice: 1",
+        "tls.certificate.file: TLS needs all three: tls.certificate.file, tls.key.file and tls.ca.file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("broker.session.timeout.ms", "4000", "more than two heartbeats"),
+        ("broker.fencing.timeout.ms", "9000", "more than broker.session.timeout.ms = 9000"),
+        ("broker.metadata.lag.max.ms", "2000", "more than broker.heartbeat.interval.ms = 2000"),
+        ("broker.metadata.lag.probation.max.ms", "9999", "less than broker.metadata.lag.probation.ms"),
+        ("controller.quorum.fetch.max.wait.ms", "501", "at most half of controller.quorum.fetch.timeout.ms = 1000"),
+        ("controller.quorum.fetch.max.bytes", "67108864", "less than socket.request.max.bytes"),
+        ("node.id", "9", "9 is not among controller.quorum.voters"),
+        ("log.dirs", "a,b", "exactly one directory, not 2"),
+        ("listeners", "a:1,b:2", "exactly one listener, not 2"),
+        ("http.listener", "a:1,b:2", "at most one"),
+        ("controller.quorum.voters", "1@a:1,2@a:1", "the same address twice: a:1"),
+        ("controller.quorum.voters", "1@0.0.0.0:1", "needs a real host and port"),
+        ("controller.quorum.voters", "1@a:0", "needs a real host and port"),
+        ("controller.quorum.voters", "a:1", "is not id@host:port"),
+        ("controller.quorum.voters", "", "required for a controller"),
+        ("cluster.id", "", "required"),
+        ("node.id", "-1", "greater than or equal to 0"),
+        ("node.id", "1.5", "valid integer"),
+    ],
+)
+def test_each_rule_names_the_key_and_what_is_wrong(write, key, value, words):
+    found = mistakes(write(CONTROLLER), f"{key}={value}")
+    assert len(found) == 1, found
+    assert found[0].startswith(key)
+    assert words in found[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("node.id", "1", "is a controller's id"),
+        ("listeners", "0.0.0.0:9092", "needed, with a real host"),
+        ("listeners", "", "required for a broker"),
+        ("controller.quorum.voters", "", "required for a broker, or controller.quorum.bootstrap.servers"),
+        ("controller.quorum.bootstrap.servers", "a:0", "needs a real host and port"),
+        ("log.dirs", "", "required"),
+    ],
+)
+def test_each_rule_of_a_broker(write, key, value, words):
+    found = mistakes(write(BROKER), f"{key}={value}")
+    assert len(found) == 1, found
+    assert words in found[0]
+
+
+def test_environment_of_others_is_left_alone(write):
+    load(
+        write(CONTROLLER),
+        RAFTLOG_SERVICE_HOST="10.0.0.1",
+        RAFTLOG_PORT_9093_TCP_ADDR="10.0.0.1",
+        RAFTLOG_PORT="tcp://10.0.0.1:9093",
+        RAFTLOG_BOOTSTRAP_CONTROLLER="a:1",
+        HOME="/root",
+    )
+
+
+def test_unreadable_and_broken_files_are_named(write, tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
+        load(write("node.id = 1\nnode.id ? 2\n"))
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(path)
+
+
+def test_tls_files_count_from_the_file(write, tmp_path):
+    config = load(write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem")
+    assert config.tls is not None
+    assert (config.tls.certificate, config.tls.key) == (tmp_path / "c.pem", Path("/k.pem"))
+
+
+def test_items_are_the_effective_values_of_the_role(write):
+    items = dict(load(write(CONTROLLER)).items())
+    assert items["controller.quorum.fetch.timeout.ms"] == 1000
+    assert "broker.fencing.timeout.ms" not in items
+    assert "broker.fencing.timeout.ms" in dict(load(write(BROKER)).items())

@@ -1,0 +1,95 @@
+"""The HTTP side of a node, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftlog.errors import ConfigError
+from raftlog.observability import HttpServer, MetricsRegistry
+
+
+async def get(address: str, path: str) -> tuple[int, str, str]:
+    """(status, headers, body) of one GET."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
+    answer = (await asyncio.wait_for(reader.read(), 30)).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), head, body
+
+
+@pytest.fixture
+async def node():
+    metrics = MetricsRegistry(process=False)
+    state = {"ready": (False, "no leader is known"), "offset": 41}
+    metrics.gauge("raft_metrics_high_watermark", "The first offset not committed.", lambda: state["offset"])
+    server = HttpServer(
+        "127.0.0.1", 0, metrics, lambda: state["ready"], title="controller 1", status=lambda: {"role": "<follower>"}
+    )
+    await server.start()
+    yield server, state
+    await server.stop()
+
+
+async def test_metrics_are_read_at_each_scrape(node):
+    server, state = node
+    status, head, body = await get(server.address, "/metrics")
+    assert status == 200
+    assert "text/plain" in head
+    assert "raft_metrics_high_watermark 41.0" in body
+    state["offset"] = 42
+    assert "raft_metrics_high_watermark 42.0" in (await get(server.address, "/metrics"))[2]
+
+
+async def test_readyz_gives_its_reason(node):
+    server, state = node
+    assert (await get(server.address, "/readyz"))[::2] == (503, "no leader is known\n")
+    state["ready"] = (True, "follower of 2 in epoch 7")
+    assert (await get(server.address, "/readyz"))[::2] == (200, "follower of 2 in epoch 7\n")
+
+
+async def test_livez_is_ok_while_not_ready(node):
+    assert (await get(node[0].address, "/livez"))[::2] == (200, "ok\n")
+
+
+async def test_page_shows_status_and_escapes_it(node):
+    status, head, body = await get(node[0].address, "/")
+    assert status == 200
+    assert "text/html" in head
+    assert "controller 1" in body
+    assert "not ready" in body
+    assert "&lt;follower&gt;" in body
+    assert "<follower>" not in body
+
+
+async def test_unknown_path_is_404(node):
+    assert (await get(node[0].address, "/nope"))[0] == 404
+
+
+async def test_port_in_use_is_a_config_error_naming_the_address(node):
+    host, _, port = node[0].address.rpartition(":")
+    second = HttpServer(host, int(port), MetricsRegistry(process=False), lambda: (True, ""))
+    with pytest.raises(ConfigError, match=rf"http.listener: 127.0.0.1:{port}: Address already in use"):
+        await second.start()
+    await second.stop()
+
+
+async def test_stop_frees_the_port_and_is_idempotent(node):
+    server, _ = node
+    host, _, port = server.address.rpartition(":")
+    await server.stop()
+    await server.stop()
+    again = HttpServer(host, int(port), MetricsRegistry(process=False), lambda: (True, "ok"))
+    await again.start()
+    assert (await get(again.address, "/readyz"))[0] == 200
+    await again.stop()
+
+
+async def test_signals_stay_the_process_s(node):
+    import signal
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,0 +1,74 @@
+"""Log lines as they leave the process."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from raftlog.observability import setup_logging
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_json_when_not_a_terminal_with_bound_fields():
+    out = io.StringIO()
+    setup_logging("info", "auto", stream=out, node_id=3)
+    structlog.get_logger("x").info("became leader", epoch=7)
+    line = json.loads(out.getvalue())
+    assert (line["event"], line["epoch"], line["node_id"], line["level"]) == ("became leader", 7, 3, "info")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_below_the_level_nothing_is_written():
+    out = io.StringIO()
+    setup_logging("warning", "json", stream=out)
+    structlog.get_logger().info("quiet")
+    logging.getLogger("uvicorn").info("quiet too")
+    assert out.getvalue() == ""
+
+
+def test_libraries_log_in_the_same_form():
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out, node_id=3)
+    logging.getLogger("uvicorn.error").warning("port %d", 80)
+    line = json.loads(out.getvalue())
+    assert (line["event"], line["level"], line["node_id"]) == ("port 80", "warning", 3)
+
+
+def test_an_exception_is_part_of_the_line():
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out)
+    try:
+        json.loads("")
+    except ValueError:
+        structlog.get_logger().exception("stopping")
+    assert "JSONDecodeError" in json.loads(out.getvalue())["exception"]
+
+
+def test_console_is_for_people():
+    out = io.StringIO()
+    setup_logging("info", "console", stream=out)
+    structlog.get_logger().info("became leader", epoch=7)
+    assert "became leader" in out.getvalue()
+    assert "epoch=7" in out.getvalue()
+    assert "{" not in out.getvalue()
+
+
+def test_setting_up_twice_does_not_double_lines():
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out)
+    setup_logging("info", "json", stream=out)
+    structlog.get_logger().info("once")
+    assert len(out.getvalue().splitlines()) == 1

@@ -1,0 +1,126 @@
+"""Metric families, and what nodes of each role show."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import generate_latest
+
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.observability import Latency, MetricsRegistry
+from raftlog.observability.node_metrics import add_broker_metrics, add_controller_metrics, add_quorum_metrics
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2
+
+
+def page(metrics: MetricsRegistry) -> list[str]:
+    return generate_latest(metrics.registry).decode().splitlines()
+
+
+@pytest.fixture
+def metrics():
+    return MetricsRegistry(process=False)
+
+
+def test_two_registries_share_nothing(metrics):
+    other = MetricsRegistry(process=False)
+    metrics.gauge("a", "A.", lambda: 1)
+    assert "a 1.0" in page(metrics)
+    assert page(other) == []
+
+
+def test_process_metrics_on_demand():
+    assert any(line.startswith("process_cpu_seconds_total") for line in page(MetricsRegistry()))
+
+
+def test_counter_and_labelled_gauge(metrics):
+    metrics.counter("raftlog_elections", "Elections.", lambda: 3)
+    metrics.gauges("raftlog_lag", "Lag.", ("broker",), lambda: [(("4",), 0), (("5",), 17)])
+    lines = page(metrics)
+    assert "raftlog_elections_total 3.0" in lines
+    assert 'raftlog_lag{broker="4"} 0.0' in lines
+    assert 'raftlog_lag{broker="5"} 17.0' in lines
+
+
+def test_nothing_is_read_before_a_scrape(metrics):
+    metrics.gauge("a", "A.", lambda: pytest.fail("read too early"))
+
+
+def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics):
+    latency = metrics.latency("raftlog_fsync_seconds", "Fsync.")
+    for seconds in (0.0001, 0.0002, 0.004, 99.0):
+        latency.observe(seconds)
+    lines = page(metrics)
+    assert 'raftlog_fsync_seconds_bucket{le="0.0001"} 1.0' in lines
+    assert 'raftlog_fsync_seconds_bucket{le="0.00025"} 2.0' in lines
+    assert 'raftlog_fsync_seconds_bucket{le="0.005"} 3.0' in lines
+    assert 'raftlog_fsync_seconds_bucket{le="+Inf"} 4.0' in lines
+    assert "raftlog_fsync_seconds_count 4.0" in lines
+    assert "raftlog_fsync_seconds_sum 99.0043" in lines
+
+
+def test_latency_given_is_the_one_shown(metrics):
+    latency = Latency()
+    assert metrics.latency("x_seconds", "X.", latency) is latency
+
+
+def test_quorum_metrics_of_a_leader(metrics):
+    now = quorum_pb2.DescribeQuorumResponse(
+        node_id=1, role="leader", leader_id=1, leader_epoch=7, voted_id=1, log_end_offset=100, high_watermark=90
+    )
+    now.voters.add(replica_id=1, log_end_offset=100)
+    now.voters.add(replica_id=2, log_end_offset=95)
+    now.voters.add(replica_id=3, log_end_offset=-1)
+    add_quorum_metrics(metrics, lambda: now)
+    lines = page(metrics)
+    assert 'raft_metrics_current_state{state="leader"} 1.0' in lines
+    assert 'raft_metrics_current_state{state="follower"} 0.0' in lines
+    assert "raft_metrics_current_epoch 7.0" in lines
+    assert "raft_metrics_high_watermark 90.0" in lines
+    assert "raft_metrics_number_of_voters 3.0" in lines
+    assert 'raftlog_replica_lag_records{replica="2"} 5.0' in lines
+    assert not any("replica_lag" in line and ('"1"' in line or '"3"' in line) for line in lines)
+
+
+def broker_record(broker_id: int, *, fenced: bool) -> records_pb2.RegisterBrokerRecord:
+    return records_pb2.RegisterBrokerRecord(broker_id=broker_id, incarnation_id="i", broker_epoch=0, fenced=fenced)
+
+
+def test_controller_metrics_active_and_not(metrics):
+    builder = ImageBuilder(Image())
+    records = [record(broker_record(4, fenced=True)), record(broker_record(5, fenced=False))]
+    builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1234)
+    image = builder.snapshot()
+    brokers = controller_pb2.DescribeBrokersResponse(lowest_acknowledged_offset=8, high_watermark=12, held_back_by=[5])
+    brokers.brokers.add(broker_id=4, applied_offset=-1, last_contact_age_ms=-1)
+    brokers.brokers.add(broker_id=5, applied_offset=8, last_contact_age_ms=30)
+    active = False
+    add_controller_metrics(metrics, active=lambda: active, image=lambda: image, describe_brokers=lambda: brokers)
+    lines = page(metrics)
+    assert "kafka_controller_active_controller_count 0.0" in lines
+    assert "kafka_controller_fenced_broker_count 1.0" in lines
+    assert "kafka_controller_active_broker_count 1.0" in lines
+    assert "kafka_controller_last_applied_record_offset 1.0" in lines
+    assert not any("lowest_acknowledged" in line for line in lines)
+    active = True
+    lines = page(metrics)
+    assert "kafka_controller_active_controller_count 1.0" in lines
+    assert "raftlog_lowest_acknowledged_offset 8.0" in lines
+    assert 'raftlog_broker_acknowledged_offset_lag{broker="5"} 3.0' in lines
+    assert not any(line.startswith('raftlog_broker_acknowledged_offset_lag{broker="4"}') for line in lines)
+    assert 'raftlog_broker_holds_lowest_acknowledged_offset{broker="5"} 1.0' in lines
+
+
+def test_broker_metrics(metrics):
+    now = broker_pb2.DescribeBrokerResponse(
+        broker_id=4, broker_epoch=17, state=controller_pb2.ACTIVE, applied_offset=40, lowest_acknowledged_offset=38
+    )
+    add_broker_metrics(metrics, lambda: now)
+    lines = page(metrics)
+    assert 'kafka_server_broker_state{state="active"} 1.0' in lines
+    assert 'kafka_server_broker_state{state="stopping"} 0.0' in lines
+    assert "broker_metadata_metrics_last_applied_record_offset 40.0" in lines
+    assert "raftlog_broker_self_fenced 0.0" in lines
