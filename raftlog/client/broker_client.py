@@ -1,0 +1,132 @@
+"""Reads from brokers, monotone over all of them, and writes through them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from google.protobuf.message import Message
+
+from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
+from raftlog.client.requests import broker_request, controller_request
+from raftlog.client.router import Protocol, Refusal, Router
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Conversation, Transport
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+
+class BrokerClient:
+    """Calls to one broker, or to whichever of several answers.
+
+    Every reply says which image answered, and the next read asks for that one or a later one: what this client has seen it
+    never unsees, whatever broker it comes to, its own writes included. A read that fails on the way is tried at another broker; a
+    write only if it was definitely not executed. Must be made on the event loop.
+    """
+
+    def __init__(
+        self, transport: Transport, endpoints: Sequence[str], *, rng: random.Random, cluster_id: str = ""
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._token: common_pb2.MetadataToken | None = None
+        protocol = Protocol(Conversation.BROKER, _refusal, _again, max_attempts=len(set(endpoints)))
+        self._router = Router(transport, endpoints, protocol, rng=rng)
+
+    @property
+    def token(self) -> common_pb2.MetadataToken | None:
+        """The newest image that this client has seen or written; None: none yet."""
+        return self._token
+
+    def see(self, token: common_pb2.MetadataToken) -> None:
+        """Take note of an image seen elsewhere: the reads from now on show it or a later one."""
+        mine = self._token
+        if mine is None or (token.generation, token.offset) > (mine.generation, mine.offset):
+            self._token = token
+
+    def forget(self) -> None:
+        """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was seen before may be gone."""
+        self._token = None
+
+    def send(
+        self,
+        request: broker_pb2.BrokerRequest,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        idempotent: bool = False,
+    ) -> asyncio.Future[broker_pb2.BrokerResponse]:
+        """The hot path: give a request away as it is, get a future of the response, which may hold an error. Tokens are the caller's."""
+        return self._router.send(request, timeout_s, idempotent=idempotent)
+
+    async def read(
+        self,
+        body: Message,
+        *,
+        mode: broker_pb2.ReadMode = broker_pb2.REPEATABLE,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> broker_pb2.BrokerResponse:
+        """One read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or DescribeBrokerRequest. Raises ApiError."""
+        request = broker_request(body, cluster_id=self._cluster_id)
+        request.read.mode = mode
+        request.read.timeout_ms = _ms(timeout_s)
+        if self._token is not None:
+            request.read.at_least.CopyFrom(self._token)
+        response = await self.send(request, timeout_s, idempotent=True)
+        if response.HasField("error"):
+            raise error_from_wire(response.error)
+        if response.HasField("token"):
+            self.see(response.token)
+        return response
+
+    async def write(
+        self,
+        body: Message,
+        *,
+        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        principal: str = "",
+    ) -> controller_pb2.ControllerResponse:
+        """One write through the broker: a body of ControllerRequest, or a whole one. Raises ApiError.
+
+        ``response.write.token`` is where it stands; this client's reads show it from now on.
+        """
+        if isinstance(body, controller_pb2.ControllerRequest):
+            write = body
+        else:
+            client = common_pb2.ClientIdentity(principal=principal) if principal else None
+            write = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
+        if not write.timeout_ms:
+            write.timeout_ms = _ms(timeout_s)
+        response = await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
+        if response.HasField("error"):
+            raise error_from_wire(response.error)
+        result = checked(response.write)
+        if result.HasField("write"):
+            self.see(result.write.token)
+        return result
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._router.close()
+
+
+def _ms(timeout_s: float) -> int:
+    return max(1, int(timeout_s * 1000))
+
+
+def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
+    """A fenced broker takes nothing new: another one may."""
+    fenced = response.HasField("error") and response.error.error_code == ErrorCode.BROKER_FENCED
+    return Refusal() if fenced else None
+
+
+def _again(request: broker_pb2.BrokerRequest, remaining_s: float) -> broker_pb2.BrokerRequest:
+    copy = broker_pb2.BrokerRequest()
+    copy.CopyFrom(request)
+    if copy.HasField("write"):
+        copy.write.timeout_ms = _ms(remaining_s)
+    else:
+        copy.read.timeout_ms = _ms(remaining_s)
+    return copy

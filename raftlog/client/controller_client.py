@@ -1,0 +1,99 @@
+"""Calls to the active controller, wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from google.protobuf.message import Message
+
+from raftlog.client.requests import controller_request
+from raftlog.client.router import Protocol, Refusal, Router
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Conversation, Transport
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+DEFAULT_TIMEOUT_S = 10.0
+
+
+class ControllerClient:
+    """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and those they name.
+
+    A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until the deadline. An unknown
+    outcome is never retried: it is reported. Must be made on the event loop.
+    """
+
+    def __init__(
+        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random, cluster_id: str = ""
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._router = Router(
+            transport, bootstrap, Protocol(Conversation.CONTROLLER, controller_refusal, controller_again), rng=rng
+        )
+
+    @property
+    def target(self) -> str:
+        """host:port of the controller that is asked next."""
+        return self._router.target
+
+    @property
+    def connected(self) -> bool:
+        """Whether a call would leave at once."""
+        return self._router.connected
+
+    def send(
+        self, request: controller_pb2.ControllerRequest, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> asyncio.Future[controller_pb2.ControllerResponse]:
+        """The hot path: give a request away, get a future of the response, which may hold an error.
+
+        The future itself fails with ApiError if there was no response: REQUEST_TIMED_OUT or NETWORK_EXCEPTION, saying
+        whether the outcome is unknown. ``timeout_ms`` of the request is set from ``timeout_s`` unless it has its own.
+        """
+        if not request.timeout_ms:
+            request.timeout_ms = max(1, int(timeout_s * 1000))
+        return self._router.send(request, timeout_s)
+
+    async def call(
+        self,
+        body: Message,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
+        principal: str = "",
+    ) -> controller_pb2.ControllerResponse:
+        """Send one body, or a whole ControllerRequest, and return the response. Raises ApiError for an error of the request."""
+        if isinstance(body, controller_pb2.ControllerRequest):
+            request = body
+        else:
+            client = common_pb2.ClientIdentity(principal=principal) if principal else None
+            request = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
+        return checked(await self.send(request, timeout_s))
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._router.close()
+
+
+def checked(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
+    """The response, unless it holds an error: then that is raised as ApiError."""
+    if response.HasField("error"):
+        raise error_from_wire(response.error, leader_id=response.leader_id)
+    return response
+
+
+def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:
+    """NOT_CONTROLLER asks to go elsewhere. It comes with an unknown outcome from a controller that lost leadership meanwhile."""
+    if not response.HasField("error") or response.error.error_code != ErrorCode.NOT_CONTROLLER:
+        return None
+    return Refusal(response.leader_endpoint, definite=not response.error.outcome_unknown)
+
+
+def controller_again(request: controller_pb2.ControllerRequest, remaining_s: float) -> controller_pb2.ControllerRequest:
+    """A copy for another attempt."""
+    copy = controller_pb2.ControllerRequest()
+    copy.CopyFrom(request)
+    copy.timeout_ms = max(1, int(remaining_s * 1000))
+    return copy

@@ -1,0 +1,81 @@
+"""One call on its way through the router: what the end of an attempt means for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from raftlog.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from raftlog.client.router import Route, Router
+
+
+class RoutedCall:
+    """One call on its way."""
+
+    __slots__ = ("attempts", "deadline", "future", "idempotent", "last", "request", "route", "router")
+
+    def __init__(
+        self, router: Router, request: Any, deadline: float, future: asyncio.Future[Any], idempotent: bool
+    ) -> None:
+        self.router = router
+        self.request = request
+        self.deadline = deadline
+        self.future = future
+        self.idempotent = idempotent
+        self.attempts = 0
+        self.route: Route | None = None
+        self.last: Any = None
+
+    def answered(self, inner: asyncio.Future[Any]) -> None:
+        """The current attempt has ended."""
+        if inner.cancelled():
+            self.future.cancel()
+            return
+        error = inner.exception()
+        if error is not None:
+            self._attempt_failed(error)
+            return
+        response = inner.result()
+        refusal = self.router.refusal(response)
+        if refusal is None:
+            self._resolve(response)
+            self.router.succeeded(self._route())
+            return
+        self.router.refused(self._route(), refusal)
+        self.last = response
+        if self.future.done():
+            return
+        if not (refusal.definite or self.idempotent) or not self.router.retry(self):
+            self._resolve(response)
+
+    def expired(self, message: str) -> None:
+        """The deadline came while it waited for a link: say what the last server said, if one was asked."""
+        if self.last is not None:
+            self._resolve(self.last)
+        else:
+            self.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _attempt_failed(self, error: BaseException) -> None:
+        if not isinstance(error, ApiError):
+            self.fail(error)
+            return
+        if error.code is ErrorCode.REQUEST_TIMED_OUT:
+            self.router.silent(self._route())
+        safe = error.code is ErrorCode.NETWORK_EXCEPTION and (self.idempotent or not error.outcome_unknown)
+        if self.future.done() or not (safe and self.router.retry(self)):
+            self.fail(error)
+
+    def _route(self) -> Route:
+        assert self.route is not None, "an attempt ended that was never begun"
+        return self.route
+
+    def _resolve(self, response: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(response)

@@ -1,0 +1,251 @@
+"""Calls that find their way: one server after the other until one answers, within a deadline, and never twice by mistake.
+
+What is retried: a call that was never sent, and one that was definitely refused by a server that was the wrong one to ask.
+What is not: a call whose outcome is unknown; whoever made it is told, and decides. (Reads say ``idempotent``: they change nothing.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.client.finder import Finder
+from raftlog.client.routed_call import RoutedCall
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Link, Transport
+from raftlog.transport.calls import Caller
+
+PATIENCE_MIN_S = 0.25
+PATIENCE_MAX_S = 2.0
+"""How long a connection may take before another server is tried; doubled each time, for a machine that is slow altogether."""
+ANSWER_MARGIN_S = 0.5
+"""An answer that the server gives at the deadline itself still has to travel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A response that says: not me. ``hint``: who else, or empty. ``definite``: nothing was executed, so it may be tried there."""
+
+    hint: str = ""
+    definite: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What the router must know of a conversation."""
+
+    conversation: Conversation
+    refusal: Callable[[Any], Refusal | None]
+    """Whether a response means that another server has to be asked."""
+    again: Callable[[Any, float], Any]
+    """A copy of a request for another attempt, with so many seconds left."""
+    max_attempts: int = 1 << 30
+
+
+class Router:
+    """Calls over one conversation to whichever of several servers is the right one. Links are made when first needed."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        endpoints: Sequence[str],
+        protocol: Protocol,
+        *,
+        rng: random.Random,
+        max_waiting: int = 65536,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._protocol = protocol
+        self._finder = Finder(endpoints, rng)
+        self._max_waiting = max_waiting
+        self._routes: dict[str, Route] = {}
+        self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pausing = False
+        self._settled = False
+        self._patience_s = PATIENCE_MIN_S
+        self._closed = False
+
+    @property
+    def target(self) -> str:
+        """The server that the next call goes to."""
+        return self._finder.target
+
+    @property
+    def connected(self) -> bool:
+        """Whether a call would leave at once."""
+        return self._ready() is not None
+
+    def send(self, request: Any, timeout_s: float, *, idempotent: bool = False) -> asyncio.Future[Any]:
+        """Send a request, given away; the future ends with the response, an error in it included, or with an ApiError.
+
+        On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
+        """
+        call = RoutedCall(self, request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent)
+        self.attempt(call)
+        return call.future
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._take_waiting():
+            call.fail(ApiError(ErrorCode.NETWORK_EXCEPTION, "the client was closed"))
+        for address in sorted(self._routes):
+            self._routes.pop(address).close()
+
+    # --- one call ---------------------------------------------------------------------------------------------------
+
+    def attempt(self, call: RoutedCall) -> None:
+        """Send a call on the current route, or let it wait for one."""
+        route = self._ready()
+        if route is None:
+            self._wait(call)
+            return
+        call.route = route
+        call.attempts += 1
+        remaining_s = call.deadline - self._loop.time()
+        route.call(call.request, remaining_s + ANSWER_MARGIN_S).add_done_callback(call.answered)
+
+    def succeeded(self, route: Route) -> None:
+        """A route answered as hoped."""
+        if not self._settled and self._is_current(route):
+            self._settled = True
+            self._finder.reached()
+            self._patience_s = PATIENCE_MIN_S
+
+    def refused(self, route: Route, refusal: Refusal) -> None:
+        """A route is not, or no longer, the right one. Answers of a route that was left before change nothing."""
+        if self._is_current(route):
+            self._retarget(self._finder.redirected(refusal.hint, self._loop.time()))
+
+    def silent(self, route: Route) -> None:
+        """A route let a call time out: the next call asks elsewhere."""
+        if self._is_current(route):
+            self._retarget(self._finder.lost(self._loop.time()))
+
+    def retry(self, call: RoutedCall) -> bool:
+        """Try again if there is time and an attempt left; whether it will."""
+        remaining_s = call.deadline - self._loop.time()
+        if self._closed or remaining_s <= 0 or call.attempts >= self._protocol.max_attempts:
+            return False
+        call.request = self._protocol.again(call.request, remaining_s)
+        self.attempt(call)
+        return True
+
+    def refusal(self, response: Any) -> Refusal | None:
+        """Whether a response asks to go elsewhere."""
+        return self._protocol.refusal(response)
+
+    # --- routes -----------------------------------------------------------------------------------------------------
+
+    def route_opened(self, route: Route) -> None:
+        """A link is up: what waits for it leaves, in order."""
+        if self._is_current(route):
+            self._stop_timer()
+            for call in self._take_waiting():
+                self.attempt(call)
+
+    def route_closed(self, route: Route) -> None:
+        """A link was lost. Its caller goes with it, so that calls it holds back unsent are tried elsewhere at once."""
+        if self._routes.get(route.address) is not route:
+            return
+        current = self._is_current(route)
+        del self._routes[route.address]
+        if current:
+            self._retarget(self._finder.unreachable(self._loop.time()))
+        route.close()
+
+    def _is_current(self, route: Route) -> bool:
+        return not self._pausing and route.address == self._finder.target
+
+    def _ready(self) -> Route | None:
+        if self._pausing:
+            return None
+        route = self._routes.get(self._finder.target)
+        return route if route is not None and route.connected else None
+
+    def _wait(self, call: RoutedCall) -> None:
+        if self._closed or len(self._waiting) >= self._max_waiting:
+            message = "the client was closed" if self._closed else f"{self._max_waiting} calls wait for a connection"
+            code = ErrorCode.NETWORK_EXCEPTION if self._closed else ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            call.fail(ApiError(code, message))
+            return
+        self._waiting[call] = self._loop.call_at(call.deadline, self._expired, call)
+        if not self._pausing and self._timer is None:
+            self._connect()
+
+    def _take_waiting(self) -> list[RoutedCall]:
+        waiting, self._waiting = self._waiting, {}
+        for timer in waiting.values():
+            timer.cancel()
+        return list(waiting)
+
+    def _expired(self, call: RoutedCall) -> None:
+        self._waiting.pop(call, None)
+        call.expired(f"nobody of {', '.join(self._finder.known)} could be asked in time; the request was not executed")
+
+    def _retarget(self, pause_s: float) -> None:
+        self._stop_timer()
+        self._settled = False
+        if pause_s:
+            self._pausing = True
+            self._timer = self._loop.call_later(pause_s, self._resume)
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        self._pausing, self._timer = False, None
+        if self._ready() is None:
+            if self._waiting:
+                self._connect()
+            return
+        for call in self._take_waiting():
+            self.attempt(call)
+
+    def _connect(self) -> None:
+        """Dial the target if it is not dialled yet, and give it some time."""
+        address = self._finder.target
+        if address not in self._routes:
+            self._routes[address] = Route(self, self._transport, address, self._protocol.conversation)
+        self._stop_timer()
+        if self._ready() is None:
+            self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
+
+    def _out_of_patience(self) -> None:
+        self._timer = None
+        self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
+        address = self._finder.target
+        pause_s = self._finder.unreachable(self._loop.time())
+        if self._finder.target != address and (route := self._routes.pop(address, None)) is not None:
+            route.close()
+        self._retarget(pause_s)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pausing = False
+
+
+class Route(Caller):
+    """A caller that tells the router when its link comes and goes."""
+
+    def __init__(self, router: Router, transport: Transport, address: str, conversation: Conversation) -> None:
+        self._router = router
+        super().__init__(transport, address, conversation)
+
+    def opened(self, link: Link) -> None:
+        """Tell the router."""
+        super().opened(link)
+        self._router.route_opened(self)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Fail what was in flight, then tell the router."""
+        super().closed(link, reason)
+        self._router.route_closed(self)
