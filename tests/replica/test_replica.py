@@ -1,0 +1,200 @@
+"""Three replicas on simulated disks and network: they elect, replicate, survive the leader, and agree byte for byte."""
+
+import asyncio
+import random
+
+import pytest
+
+from raftlog import batch
+from raftlog.errors import FatalError
+from raftlog.metadata.records import record
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.replica.replica import Replica
+from raftlog.storage.api import NodeIdentity
+from raftlog.wire.records.v1 import records_pb2
+from simulation.disk import SimDisk
+from simulation.loop import host_context, run
+from simulation.network import SimNetwork
+
+VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+
+
+class Recorder:
+    """A listener that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.leads = 0
+        self.high_watermark = -1
+        self.rounds: list[int] = []
+        self.lost: list[int] = []
+        self.failure: FatalError | None = None
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        pass
+
+    def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
+        self.leads = epoch
+
+    def lost_leadership(self, epoch: int, reason: str) -> None:
+        self.leads = 0
+        self.lost.append(epoch)
+
+    def committed(self, high_watermark: int) -> None:
+        assert high_watermark > self.high_watermark
+        self.high_watermark = high_watermark
+
+    def round_confirmed(self, number: int) -> None:
+        self.rounds.append(number)
+
+    def failed(self, error: FatalError) -> None:
+        self.failure = error
+
+
+class Node:
+    """One node of the quorum, whose disk outlives its process."""
+
+    def __init__(self, world: "World", node_id: int) -> None:
+        self.world, self.id = world, node_id
+        self.disk = SimDisk(NodeIdentity("c", node_id, f"dir-{node_id}"), random.Random(node_id))
+        self.start()
+
+    def start(self) -> None:
+        self.recorder = Recorder()
+        self.transport = self.world.network.transport_for(f"c{self.id}")
+        self.store = self.disk.open()
+        self.replica = Replica(
+            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS),
+            self.store,
+            self.transport,
+            self.recorder,
+            rng=random.Random(100 + self.id),
+            wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+        )
+        self.up = asyncio.get_running_loop().create_task(self._up(), context=host_context(f"c{self.id}"))
+
+    async def _up(self) -> None:
+        self.replica.start()
+        self.replica.core.validate_each_step = True
+        await self.transport.listen(f"c{self.id}:9093", self.replica.acceptors())
+
+    def kill(self) -> None:
+        self.replica.close()
+        self.world.network.crash(f"c{self.id}")
+        self.disk.crash(random.Random(7))
+
+    def propose(self, count: int = 1) -> int:
+        base = self.replica.log_end_offset
+        data = [record(records_pb2.ConfigRecord(resource_type=32, resource_name="g", name="k", value=str(base))).data]
+        chunk = b"".join(
+            batch.encode(data, base_offset=base + i, epoch=self.recorder.leads, timestamp_ms=1) for i in range(count)
+        )
+        self.replica.propose(chunk, base, base + count, self.recorder.leads)
+        return base + count
+
+
+class World:
+    def __init__(self) -> None:
+        self.network = SimNetwork(random.Random(5))
+        self.nodes = [Node(self, i) for i in (1, 2, 3)]
+
+    async def until(self, condition, within_s: float = 20.0):
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            found = condition()
+            if found:
+                return found
+            assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+            await asyncio.sleep(0.005)
+
+    async def leader(self, among=None) -> Node:
+        return await self.until(
+            lambda: next((n for n in among or self.nodes if n.recorder.leads and n.recorder.high_watermark > 0), None)
+        )
+
+    def logs(self) -> list[bytes]:
+        return [node.replica.read(0, node.recorder.high_watermark, 1 << 30) for node in self.nodes]
+
+
+def test_a_proposal_is_on_all_nodes_the_same() -> None:
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        end = leader.propose(3)
+        await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
+        logs = world.logs()
+        assert logs[0] == logs[1] == logs[2]
+        assert batch.scan(logs[0], expect_offset=0).end_offset == end
+        assert not world.network.handler_failures
+
+    run(main())
+
+
+def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.leader()
+        end = old.propose(5)
+        await world.until(lambda: old.recorder.high_watermark >= end)
+        old.kill()
+        rest = [n for n in world.nodes if n is not old]
+        started = asyncio.get_running_loop().time()
+        new = await world.until(lambda: next((n for n in rest if n.recorder.leads), None))
+        # The sockets of a dead process close at once: no timeout has to pass.
+        assert asyncio.get_running_loop().time() - started < 0.5
+        end = new.propose(2)
+        await world.until(lambda: new.recorder.high_watermark >= end)
+        old.start()
+        await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
+        logs = world.logs()
+        assert logs[0] == logs[1] == logs[2]
+
+    run(main())
+
+
+def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        number = leader.replica.request_round()
+        await world.until(lambda: leader.recorder.rounds and leader.recorder.rounds[-1] >= number)
+        world.network.isolate(f"c{leader.id}")
+        late = leader.replica.request_round()
+        assert late > number
+        await world.until(lambda: leader.recorder.lost)
+        assert leader.recorder.rounds[-1] < late
+
+    run(main())
+
+
+def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        follower = next(n for n in world.nodes if n is not leader)
+        await world.until(lambda: follower.recorder.high_watermark == leader.recorder.high_watermark)
+        follower.disk.fail_next("flush")
+        end = leader.propose()
+        await world.until(lambda: follower.recorder.failure)
+        await world.until(lambda: leader.recorder.high_watermark >= end)
+        described = {v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters}
+        assert described[follower.id] < end
+
+    run(main())
+
+
+def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        seen: list[BaseException] = []
+
+        def committed(high_watermark: int) -> None:
+            with pytest.raises(AssertionError):
+                leader.replica.request_round()
+            seen.append(AssertionError())
+
+        leader.recorder.committed = committed  # type: ignore[method-assign]
+        leader.propose()
+        await world.until(lambda: seen)
+
+    run(main())
