@@ -1,0 +1,197 @@
+"""An asyncio event loop on virtual time: deterministic, single-threaded, without sockets. When nothing is ready, time jumps.
+
+Determinism: callbacks run in the order they were scheduled, timers by (time, order of scheduling), and nothing here looks
+at the real clock, a thread, a selector or a hash. A callback that raises ends the run: a simulation must not go past a bug.
+
+A *host* is a process of the simulated world. Callbacks belong to the host in whose context they were scheduled (asyncio
+copies the context along), so a host can be stopped as by SIGSTOP: its callbacks and timers wait, everyone else's run on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import base_events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_HOST: ContextVar[str] = ContextVar("simulated_host", default="")
+
+_REBUILD_ABOVE = 64
+"""Cancelled timers are swept out of the heap once they are more than this, and more than half of it."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer, with the one attribute that its stubs do not show: whether it is in the heap."""
+
+    __slots__ = ()
+    _scheduled: bool
+
+
+class DeadlockError(RuntimeError):
+    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for what can never come."""
+
+
+def host_context(host: str) -> Context:
+    """A context for a host's tasks: ``loop.create_task(node.run(), context=host_context("c1"))``."""
+    context = copy_context()
+    context.run(_HOST.set, host)
+    return context
+
+
+class VirtualLoop(base_events.BaseEventLoop):
+    """The loop. Times are seconds of virtual time."""
+
+    # The base class's, which its stubs do not show.
+    _ready: deque[Any]
+    _stopping: bool
+
+    def __init__(self, start_time: float = 0.0) -> None:
+        super().__init__()
+        self._now = start_time
+        # (when, order, handle): ties go by order of scheduling, and comparing never leaves C.
+        self._timers: list[tuple[float, int, Any]] = []
+        self._timer_order = 0
+        self._cancelled_timers = 0
+        self._tasks_made = 0
+        self._held: dict[str, list[Any]] = {}
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's, without its checks."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's; timers due at the same moment run in the order they were made."""
+        handle = _Timer(when, callback, args, self, context)
+        handle._scheduled = True
+        self._timer_order += 1
+        heappush(self._timers, (when, self._timer_order, handle))
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> NoReturn:
+        """There are no threads here: what another thread does has no place in virtual time."""
+        raise RuntimeError("a simulated program must not use threads")
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
+        """There are no threads here."""
+        raise RuntimeError("a simulated program must not use threads")
+
+    def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
+        """As asyncio's; names count from 1 in each loop, so that they are the same in each run."""
+        self._tasks_made += 1
+        return super().create_task(coro, name=name or f"task-{self._tasks_made:08d}", **kwargs)
+
+    def pause_host(self, host: str) -> None:
+        """Stop a host: nothing that belongs to it runs until it is resumed. Its clock, like everyone's, goes on."""
+        self._held.setdefault(host, [])
+
+    def resume_host(self, host: str) -> None:
+        """Let a host run: what became due meanwhile runs next, in the order it became due."""
+        self._ready.extend(self._held.pop(host, ()))
+
+    def drop_host(self, host: str) -> None:
+        """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
+        handles = [*self._ready, *(entry[2] for entry in self._timers), *self._held.pop(host, ())]
+        for handle in handles:
+            if handle._context.get(_HOST, "") == host:
+                handle.cancel()
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Called by a timer that is cancelled."""
+        if not handle._scheduled:
+            return
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _REBUILD_ABOVE and self._cancelled_timers * 2 > len(self._timers):
+            # The handle that is just being cancelled is not marked yet.
+            self._timers[:] = [entry for entry in self._timers if not (entry[2]._cancelled or entry[2] is handle)]
+            heapify(self._timers)
+            handle._scheduled = False
+            self._cancelled_timers = 0
+
+    def _run_once(self) -> None:
+        """One turn: jump if idle, collect due timers, run what was ready at its beginning."""
+        ready, timers = self._ready, self._timers
+        if not ready:
+            if not timers:
+                self._deadlock()
+            self._now = max(self._now, timers[0][0])
+        now = self._now
+        while timers and timers[0][0] <= now:
+            handle = heappop(timers)[2]
+            handle._scheduled = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                ready.append(handle)
+        if self._held:
+            self._hold_back()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._context.run(handle._callback, *handle._args)
+
+    def _hold_back(self) -> None:
+        """Take the callbacks of paused hosts out of what is ready."""
+        held = self._held
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            waiting = held.get(handle._context.get(_HOST, ""))
+            (self._ready if waiting is None else waiting).append(handle)
+
+    def _deadlock(self) -> None:
+        if self._stopping:
+            return
+        waiting = sorted(f"{task.get_name()} {_coroutine_name(task)}" for task in asyncio.all_tasks(self))
+        raise DeadlockError(f"at {self._now} s nothing is ready or scheduled, and these wait: " + "; ".join(waiting))
+
+
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
+    """Its function: the repr of a coroutine has an address in it, which is another one in each run."""
+    return str(getattr(task.get_coro(), "__qualname__", "?"))
+
+
+def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0) -> T:
+    """Run ``main`` to its end on a loop of its own. Raises DeadlockError, and whatever ``main`` or any callback raises."""
+    loop = VirtualLoop(start_time)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            _cancel_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+
+def _cancel_tasks(loop: VirtualLoop) -> None:
+    for host in list(loop._held):
+        loop.resume_host(host)
+    # all_tasks is a set: sorted, so that the order of the end is the same in each run.
+    tasks = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))

@@ -1,0 +1,193 @@
+"""Simulated connections: two ends, and between them two flows that keep order and lose nothing but with the connection."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raftlog.transport.base_link import BaseLink
+from raftlog.transport.conversations import WIRES, Wire
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from raftlog.transport.api import Conversation
+    from simulation.network import SimNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an end of a connection is: its host, the context its callbacks run in, and the address its peer sees."""
+
+    host: str
+    context: Context
+    address: str
+
+
+class SimLink(BaseLink):
+    """One end of a connection. Messages travel as the objects they are."""
+
+    def __init__(self, network: SimNetwork, site: Site, peer: str, outgoing: Wire, incoming: Wire) -> None:
+        super().__init__(network.loop, peer)
+        self.site = site
+        self._network = network
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._pending: list[Any] = []
+        self._max_messages = network.params.limits.max_queued_messages
+        self.flow: Flow
+        self.connection: Connection
+
+    def send(self, message: Any) -> None:
+        """Queue a message: what is sent in one turn of the loop travels together."""
+        if self._reason is not None:
+            raise self._closed_error()
+        self._outgoing.check(message)
+        if len(self._pending) + self.flow.backlog >= self._max_messages:
+            self.close(f"{self._max_messages} messages wait unsent: the peer does not keep up")
+            raise self._closed_error()
+        if not self._pending:
+            self._loop.call_soon(self._flush, context=self.site.context)
+        self._pending.append(message)
+
+    def arrive(self, messages: list[Any]) -> None:
+        """One envelope's messages, as the real link hands them over."""
+        if self._incoming.single:
+            for message in messages:
+                self.deliver([message])
+        else:
+            self.deliver(messages)
+
+    def die(self) -> None:
+        """The process is gone: nobody is told on this side."""
+        if self._reason is None:
+            self._reason = "the process died"
+            self._shut()
+
+    def _flush(self) -> None:
+        messages, self._pending = self._pending, []
+        if messages:
+            self.flow.push(messages)
+
+    def _shut(self) -> None:
+        self._pending = []
+        self.connection.end_closed(self)
+
+    def _schedule(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback, context=self.site.context)
+
+    def _handler_failed(self, error: Exception) -> None:
+        super()._handler_failed(error)
+        self._network.handler_failures.append(error)
+
+
+class Flow:
+    """One direction of a connection: each envelope takes a drawn time and none overtakes another, as on TCP.
+
+    While the way is blocked, what arrives is held, in order, and delivered when it opens, unless the connection broke before.
+    """
+
+    def __init__(self, network: SimNetwork, source: Site, target: SimLink, rng: random.Random) -> None:
+        self._network = network
+        self._source = source
+        self._target = target
+        self._rng = rng
+        self._last_arrival = 0.0
+        self._held: deque[tuple[Callable[..., None], Any]] = deque()
+        self.backlog = 0
+        """Messages on their way or held."""
+
+    def push(self, messages: list[Any]) -> None:
+        """Send an envelope."""
+        self.backlog += len(messages)
+        self._travel(self._deliver, messages)
+
+    def push_call(self, callback: Callable[[], None]) -> None:
+        """Let an event happen at the other end, behind what has been sent: the opening, or the end."""
+        self._travel(lambda _: callback(), None)
+
+    def retry(self) -> None:
+        """If the way is open again, what was held comes after one more delay."""
+        if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
+            loop = self._network.loop
+            self._last_arrival = max(loop.time() + self._network.delay_s(self._rng), self._last_arrival)
+            loop.call_at(self._last_arrival, self._drain, context=self._target.site.context)
+
+    def drop_held(self) -> None:
+        """The sender's side broke off: what has not come through by now never will."""
+        self._held.clear()
+
+    def _travel(self, event: Callable[..., None], argument: Any) -> None:
+        loop = self._network.loop
+        self._last_arrival = max(loop.time() + self._network.delay_s(self._rng), self._last_arrival)
+        loop.call_at(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
+
+    def _arrive(self, event: Callable[..., None], argument: Any) -> None:
+        if self._held or self._network.is_blocked(self._source.host, self._target.site.host):
+            self._held.append((event, argument))
+        else:
+            event(argument)
+
+    def _drain(self) -> None:
+        while self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
+            event, argument = self._held.popleft()
+            event(argument)
+
+    def _deliver(self, messages: list[Any]) -> None:
+        self.backlog -= len(messages)
+        self._target.arrive(messages)
+
+
+class Connection:
+    """Two ends and their flows, from connect until both ends know that it is over."""
+
+    def __init__(self, network: SimNetwork, client: Site, server: Site, conversation: Conversation) -> None:
+        self._network = network
+        wires = WIRES[conversation]
+        self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client)
+        self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server)
+        for end, other in ((self.client, self.server), (self.server, self.client)):
+            end.connection = self
+            rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")
+            end.flow = Flow(network, end.site, other, rng)
+        self._break_timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def ends(self) -> tuple[SimLink, SimLink]:
+        """Client first."""
+        return self.client, self.server
+
+    def end_closed(self, end: SimLink) -> None:
+        """Tell the other end, behind what is on its way."""
+        other = self.server if end is self.client else self.client
+        if other.close_reason is None:
+            end.flow.push_call(lambda: other.close("the peer ended the stream"))
+        else:
+            self._cancel_breaks()
+            self._network.connection_over(self)
+
+    def recheck(self) -> None:
+        """The network has changed: start or stop the keepalive's clock at both ends."""
+        disturbed = self._network.is_disturbed(self.client.site.host, self.server.site.host)
+        if disturbed and not self._break_timers:
+            for end in self.ends:
+                wait_s = self._network.keepalive_s(end.site.host)
+                timer = self._network.loop.call_later(wait_s, self._keepalive_expired, end, context=end.site.context)
+                self._break_timers.append(timer)
+        elif not disturbed:
+            self._cancel_breaks()
+        for end in self.ends:
+            end.flow.retry()
+
+    def _keepalive_expired(self, end: SimLink) -> None:
+        end.flow.drop_held()
+        end.close("UNAVAILABLE: keepalive timeout")
+
+    def _cancel_breaks(self) -> None:
+        for timer in self._break_timers:
+            timer.cancel()
+        self._break_timers = []
