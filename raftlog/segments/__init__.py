@@ -1,1 +1,1 @@
-"""Exported logs: typed Parquet and raw segments, with a manifest."""
+"""Exported logs: raw segments with the log's exact bytes, the same records as typed Parquet, and a manifest over both."""

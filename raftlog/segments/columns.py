@@ -1,0 +1,231 @@
+"""The typed Parquet form: one row a record, readable by any engine without raftlog. This schema is part of the format.
+
+Every row has the batch's columns and the record's own; the columns after ``body`` are filled for the types that have such a
+field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``raftlog.wire.records.v1``).
+
+* ``timestamp`` is ``timestamp_ms`` as a UTC timestamp; both are the batch's.
+* ``client_id``, ``sequence``, ``all_below_done``: 0 for none, as in the log. ``batch_last_offset`` is inclusive.
+* ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that changes nothing.
+* ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
+* ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
+* ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from raftlog import batch
+from raftlog.metadata.records import RecordType, group_of, parse
+
+_IDS = pa.list_(pa.field("element", pa.int32()))
+_MEMBERS = pa.list_(pa.field("element", pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64())])))
+_APPLIED = pa.list_(
+    pa.field(
+        "element", pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64()), ("applied_offset", pa.int64())])
+    )
+)
+
+_BATCH_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("epoch", pa.int32()),
+    ("timestamp_ms", pa.int64()),
+    ("timestamp", pa.timestamp("ms", tz="UTC")),
+    ("batch_base_offset", pa.int64()),
+    ("batch_last_offset", pa.int64()),
+    ("control", pa.bool_()),
+    ("principal", pa.string()),
+    ("client_id", pa.int64()),
+    ("sequence", pa.int64()),
+    ("all_below_done", pa.int64()),
+)
+_RECORD_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("type", pa.int32()),
+    ("type_name", pa.string()),
+    ("version", pa.int32()),
+    ("group_kind", pa.string()),
+    ("group_id", pa.string()),
+    ("body", pa.binary()),
+)
+_TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("broker_id", pa.int32()),
+    ("broker_epoch", pa.int64()),
+    ("incarnation_id", pa.string()),
+    ("rack", pa.string()),
+    ("fenced", pa.bool_()),
+    ("in_controlled_shutdown", pa.bool_()),
+    ("reason", pa.string()),
+    ("topic_id", pa.string()),
+    ("topic_name", pa.string()),
+    ("partition_id", pa.int32()),
+    ("leader", pa.int32()),
+    ("replicas", _IDS),
+    ("isr", _IDS),
+    ("isr_with_epochs", _MEMBERS),
+    ("proposer_id", pa.int32()),
+    ("proposer_epoch", pa.int64()),
+    ("resource_type", pa.int32()),
+    ("resource_name", pa.string()),
+    ("config_name", pa.string()),
+    ("config_value", pa.string()),
+    ("feature_name", pa.string()),
+    ("feature_level", pa.int32()),
+    ("leader_id", pa.int32()),
+    ("lowest_acknowledged_offset", pa.int64()),
+    ("high_watermark", pa.int64()),
+    ("applied", _APPLIED),
+)
+_NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
+
+SCHEMA = pa.schema(
+    [pa.field("offset", pa.int64(), nullable=False)]
+    + [
+        pa.field(name, kind, nullable=name not in _NEVER_NULL)
+        for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _TYPED_FIELDS
+    ]
+)
+"""The columns, in order."""
+
+Typed = dict[str, Any]
+
+
+def _register(message: Any) -> Typed:
+    return {
+        "broker_id": message.broker_id,
+        "broker_epoch": message.broker_epoch,
+        "incarnation_id": message.incarnation_id,
+        "rack": message.rack,
+        "fenced": message.fenced,
+        "in_controlled_shutdown": message.in_controlled_shutdown,
+    }
+
+
+def _registration_change(message: Any) -> Typed:
+    typed = {"broker_id": message.broker_id, "broker_epoch": message.broker_epoch, "reason": message.reason}
+    return typed | {
+        name: getattr(message, name) for name in ("fenced", "in_controlled_shutdown") if message.HasField(name)
+    }
+
+
+def _partition(message: Any) -> Typed:
+    return {
+        "topic_id": message.topic_id.hex(),
+        "partition_id": message.partition_id,
+        "leader": message.leader,
+        "replicas": list(message.replicas),
+        "isr": list(message.isr),
+    }
+
+
+def _partition_change(message: Any) -> Typed:
+    typed = {
+        "topic_id": message.topic_id.hex(),
+        "partition_id": message.partition_id,
+        "proposer_id": message.proposer_id,
+        "proposer_epoch": message.proposer_epoch,
+        "isr_with_epochs": [(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs],
+    }
+    if message.HasField("leader"):
+        typed["leader"] = message.leader
+    return typed | {name: list(getattr(message, name).ids) for name in ("isr", "replicas") if message.HasField(name)}
+
+
+def _config(message: Any) -> Typed:
+    return {
+        "resource_type": message.resource_type,
+        "resource_name": message.resource_name,
+        "config_name": message.name,
+        "config_value": message.value if message.HasField("value") else None,
+    }
+
+
+def _progress(message: Any) -> Typed:
+    return {
+        "lowest_acknowledged_offset": message.lowest_acknowledged_offset,
+        "high_watermark": message.high_watermark,
+        "applied": [(entry.broker_id, entry.broker_epoch, entry.applied_offset) for entry in message.applied],
+    }
+
+
+_TYPED: dict[int, Callable[[Any], Typed]] = {
+    RecordType.REGISTER_BROKER: _register,
+    RecordType.UNREGISTER_BROKER: lambda m: {"broker_id": m.broker_id, "broker_epoch": m.broker_epoch},
+    RecordType.BROKER_REGISTRATION_CHANGE: _registration_change,
+    RecordType.TOPIC: lambda m: {"topic_id": m.topic_id.hex(), "topic_name": m.name},
+    RecordType.PARTITION: _partition,
+    RecordType.PARTITION_CHANGE: _partition_change,
+    RecordType.REMOVE_TOPIC: lambda m: {"topic_id": m.topic_id.hex()},
+    RecordType.CONFIG: _config,
+    RecordType.FEATURE_LEVEL: lambda m: {"feature_name": m.name, "feature_level": m.feature_level},
+    RecordType.LEADER_CHANGE: lambda m: {"leader_id": m.leader_id},
+    RecordType.PROGRESS: _progress,
+    RecordType.NO_OP: lambda _: {},
+}
+
+
+class RowBuffer:
+    """Rows in the making, column by column; the typed columns sparse, for most records fill few of them."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self.metadata_version: int | None = None
+        """Level of the feature metadata.version, if a record since the last ``take`` set it (0: removed)."""
+        self._offset: list[int] = []
+        self._batch: dict[str, list[Any]] = {name: [] for name, _ in _BATCH_FIELDS}
+        self._record: dict[str, list[Any]] = {name: [] for name, _ in _RECORD_FIELDS}
+        self._typed: dict[str, list[tuple[int, Any]]] = {name: [] for name, _ in _TYPED_FIELDS}
+
+    def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
+        """Add the records of one batch. Raises CorruptLogError, UnknownRecordError."""
+        count = header.record_count
+        repeated = (
+            header.epoch,
+            header.timestamp_ms,
+            header.timestamp_ms,
+            header.base_offset,
+            header.last_offset,
+            header.control,
+            header.principal,
+            header.client_id,
+            header.sequence,
+            header.all_below_done,
+        )
+        for values, value in zip(self._batch.values(), repeated, strict=True):
+            values.extend([value] * count)
+        self._offset.extend(range(header.base_offset, header.end_offset))
+        for data in batch.records(chunk, header):
+            self._add_record(data)
+        self.bytes += header.size
+
+    def _add_record(self, data: batch.RecordData) -> None:
+        message = parse(data)
+        group = group_of(data.type, message)
+        kind, id_ = group if group is not None else (None, None)
+        row = (data.type, RecordType(data.type).name, data.version, kind, id_, data.body)
+        for values, value in zip(self._record.values(), row, strict=True):
+            values.append(value)
+        for name, value in _TYPED[data.type](message).items():
+            self._typed[name].append((self.rows, value))
+        if data.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
+            self.metadata_version = message.feature_level
+        self.rows += 1
+
+    def take(self) -> pa.Table:
+        """The rows so far as a table; the buffer is empty afterwards."""
+        columns: list[list[Any]] = [self._offset, *self._batch.values(), *self._record.values()]
+        for sparse in self._typed.values():
+            column: list[Any] = [None] * self.rows
+            for row, value in sparse:
+                column[row] = value
+            columns.append(column)
+        table = pa.table(
+            [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        )
+        self._clear()
+        return table

@@ -1,0 +1,31 @@
+"""What can be wrong with an export; each message names the file, the offsets, and what was expected."""
+
+from __future__ import annotations
+
+from raftlog.errors import RaftlogError
+
+
+class ExportError(RaftlogError):
+    """The export can't be read or written. The message is for the operator."""
+
+
+class ExportMismatchError(ExportError):
+    """The export, or a file in it, belongs to another cluster or another generation of the log."""
+
+
+class ExportGapError(ExportError):
+    """Offsets are missing from the export, or are there twice."""
+
+
+class UnsupportedExportError(ExportError):
+    """The export was written by a newer raftlog, in a format that this build does not know."""
+
+
+class CorruptExportError(ExportError):
+    """A file of the export is not what was written. Offsets are inclusive, -1 if the file is not part of the log."""
+
+    def __init__(self, message: str, *, file: str, base_offset: int = -1, last_offset: int = -1) -> None:
+        super().__init__(message)
+        self.file = file
+        self.base_offset = base_offset
+        self.last_offset = last_offset

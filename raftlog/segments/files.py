@@ -1,0 +1,81 @@
+"""How files of an export come into being: whole, or not at all.
+
+A file is written under a temporary name, synced, and renamed; the directory is synced after the rename. Readers (Spark
+among them) ignore names that begin with a dot, so nobody sees a file in the making.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from raftlog.segments.errors import ExportError
+
+TEMP_PREFIX = ".tmp-"
+_READ_BYTES = 1 << 20
+
+
+@contextmanager
+def named_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into an ExportError that says what was being done to which path."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def temporary(path: Path) -> Path:
+    """The name under which ``path`` is written until it is whole."""
+    return path.with_name(f"{TEMP_PREFIX}{path.name}")
+
+
+def sync_file(path: Path) -> None:
+    """Make a closed file's bytes durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(temp: Path, final: Path) -> None:
+    """Give a synced file its name, durably."""
+    os.replace(temp, final)
+    sync_file(final.parent)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a small file: afterwards it holds either what it held before, or ``data``."""
+    temp = temporary(path)
+    temp.write_bytes(data)
+    sync_file(temp)
+    publish(temp, path)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, as ``sha256sum`` prints it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class DirectoryLock:
+    """At most one writer an export. The lock goes with its process, however that ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = (directory / ".lock").open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise ExportError(f"another export is writing to {directory}") from error
+
+    def release(self) -> None:
+        """Let the next writer in."""
+        self._file.close()

@@ -1,0 +1,149 @@
+"""The manifest: what an export holds. It is written last, so a file that it does not name does not count.
+
+JSON, for people and for programs without raftlog. ``checksum`` is the SHA-256 of the document without that field, keys sorted
+and no spaces. All offsets are inclusive except ``high_watermark``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from raftlog.segments import files
+from raftlog.segments.errors import (
+    CorruptExportError,
+    ExportError,
+    ExportGapError,
+    UnsupportedExportError,
+)
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+RAW = "raw"
+RECORDS = "records"
+KINDS = (RAW, RECORDS)
+"""Each range of offsets is exported once as each kind."""
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: a run of whole batches. ``file`` is relative to the export, with slashes; ``bytes`` is its size."""
+
+    kind: str
+    file: str
+    base_offset: int
+    last_offset: int
+    first_epoch: int
+    last_epoch: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batches: int
+    records: int
+    bytes: int
+    sha256: str
+
+    def describe(self) -> str:
+        """The file and its offsets, for messages."""
+        return f"{self.file} (offsets {self.base_offset} to {self.last_offset})"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export holds.
+
+    ``history_begin`` is the first offset of the export: history before it is not there. ``high_watermark`` (exclusive) is the log's
+    at the time of the export, ``metadata_version`` the level of that feature at the end (None: never set), ``exported_at`` UTC.
+    """
+
+    format_version: int = FORMAT_VERSION
+    cluster_id: str
+    generation: int
+    history_begin: int
+    high_watermark: int
+    metadata_version: int | None = None
+    exported_at: str
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one exported: where the next export goes on."""
+        return self.segments[-1].last_offset + 1 if self.segments else self.history_begin
+
+    def of_kind(self, kind: str) -> tuple[Segment, ...]:
+        """The segments of one kind, by offset."""
+        return tuple(segment for segment in self.segments if segment.kind == kind)
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(document, order="sorted")).hexdigest()
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest's file."""
+    document = msgspec.to_builtins(manifest)
+    document["checksum"] = _checksum(document)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def read_manifest(directory: Path | str) -> Manifest:
+    """Read and check an export's manifest. Raises ExportError or one of its kinds; reads no segment."""
+    path = Path(directory) / MANIFEST_NAME
+    try:
+        with files.named_errors("read", path):
+            data = path.read_bytes()
+    except ExportError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise ExportError(f"{directory} is no export: it has no {MANIFEST_NAME}") from error
+        raise
+    try:
+        manifest = _decode(data, path)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptExportError(f"{path} is corrupt: {error}", file=MANIFEST_NAME) from error
+    _check_ranges(manifest, path)
+    return manifest
+
+
+def _decode(data: bytes, path: Path) -> Manifest:
+    document = msgspec.json.decode(data, type=dict[str, Any])
+    version = document.get("format_version")
+    # Before the checksum, whose rule a later format may change.
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise UnsupportedExportError(
+            f"{path} has format version {version}, and this build reads up to {FORMAT_VERSION}: use a newer raftlog"
+        )
+    expected = document.pop("checksum", None)
+    actual = _checksum(document)
+    if expected != actual:
+        raise CorruptExportError(
+            f"{path} is corrupt: its checksum is {actual}, and it says {expected}", file=MANIFEST_NAME
+        )
+    return msgspec.convert(document, Manifest)
+
+
+def _check_ranges(manifest: Manifest, path: Path) -> None:
+    """Every kind covers history_begin to the end without a gap and without an overlap."""
+    for segment in manifest.segments:
+        name = PurePosixPath(segment.file)
+        if segment.kind not in KINDS or name.is_absolute() or ".." in name.parts:
+            raise CorruptExportError(f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME)
+    for kind in KINDS:
+        segments = manifest.of_kind(kind)
+        if segments and segments[0].base_offset != manifest.history_begin:
+            raise ExportGapError(
+                f"{path}: history begins at {manifest.history_begin}, {segments[0].describe()} does not"
+            )
+        for left, right in pairwise(segments):
+            if right.base_offset != left.last_offset + 1:
+                what = "a gap" if right.base_offset > left.last_offset else "an overlap"
+                raise ExportGapError(f"{path}: {what} between {left.describe()} and {right.describe()}")
+        end = segments[-1].last_offset + 1 if segments else manifest.history_begin
+        if end != manifest.end_offset:
+            raise ExportGapError(
+                f"{path}: {kind} files end before offset {end}, the others before {manifest.end_offset}"
+            )
+    if manifest.high_watermark < manifest.end_offset:
+        raise ExportError(
+            f"{path}: exported up to {manifest.end_offset}, above the high watermark {manifest.high_watermark}"
+        )

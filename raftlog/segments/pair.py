@@ -1,0 +1,130 @@
+"""One range of offsets in the making: its raw file and its Parquet file, written side by side under temporary names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from raftlog import batch
+from raftlog.segments import files, manifest
+from raftlog.segments.columns import SCHEMA, RowBuffer
+from raftlog.segments.manifest import RAW, RECORDS, Segment
+from raftlog.segments.raw import RawHeader, RawWriter
+
+ROW_GROUP_RECORDS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+"""A row group is written when it reaches either: it bounds the memory of writer and reader."""
+_DICTIONARY_COLUMNS = [
+    "principal", "type_name", "group_kind", "group_id", "topic_id", "topic_name", "resource_name", "config_name",
+    "reason", "rack", "feature_name", "incarnation_id",
+]  # fmt: skip
+_CLUSTER_KEY = b"raftlog.cluster_id"
+_GENERATION_KEY = b"raftlog.generation"
+
+
+def raw_name(base_offset: int) -> str:
+    """A raw segment's path within the export."""
+    return f"{RAW}/{base_offset:020d}.rls"
+
+
+def records_name(base_offset: int, last_offset: int) -> str:
+    """A Parquet segment's path within the export."""
+    return f"{RECORDS}/{base_offset:020d}-{last_offset:020d}.parquet"
+
+
+def identity_of(path: Path) -> tuple[str, int] | None:
+    """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
+    metadata = pq.read_schema(path).metadata or {}
+    if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
+        return None
+    return metadata[_CLUSTER_KEY].decode(), int(metadata[_GENERATION_KEY])
+
+
+class OpenPair:
+    """A pair of segments that still grows. Blocking; one thread."""
+
+    def __init__(self, directory: Path, header: RawHeader) -> None:
+        self.base_offset = self.end_offset = header.base_offset
+        self.metadata_version: int | None = None
+        """Level of the feature metadata.version, if a record in here set it (0: removed)."""
+        self.raw_bytes = 0
+        self._directory = directory
+        self._first: batch.BatchHeader | None = None
+        self._last: batch.BatchHeader | None = None
+        self._batches = 0
+        self._rows = RowBuffer()
+        self._raw_temp = files.temporary(directory / raw_name(header.base_offset))
+        self._records_temp = files.temporary(directory / RECORDS / f"{header.base_offset:020d}.parquet")
+        self._raw = RawWriter(self._raw_temp, header)
+        identity = {_CLUSTER_KEY: header.cluster_id.encode(), _GENERATION_KEY: str(header.generation).encode()}
+        self._parquet = pq.ParquetWriter(
+            self._records_temp,
+            SCHEMA.with_metadata(identity),
+            compression="zstd",
+            use_dictionary=_DICTIONARY_COLUMNS,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+
+    @property
+    def records(self) -> int:
+        """How many records are in it."""
+        return self.end_offset - self.base_offset
+
+    def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
+        """Add one verified batch of a chunk. Raises UnknownRecordError, CorruptLogError, OSError."""
+        self._rows.add(chunk, header)
+        self._raw.append(
+            chunk[header.position : header.position + header.size], batches=1, end_offset=header.end_offset
+        )
+        if self._rows.metadata_version is not None:
+            self.metadata_version = self._rows.metadata_version
+        self._first = self._first or header
+        self._last = header
+        self._batches += 1
+        self.end_offset = header.end_offset
+        self.raw_bytes += header.size
+        if self._rows.rows >= ROW_GROUP_RECORDS or self._rows.bytes >= ROW_GROUP_BYTES:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        self._parquet.write_table(self._rows.take(), row_group_size=ROW_GROUP_RECORDS)
+
+    def finish(self) -> tuple[Segment, Segment]:
+        """Complete both files, durably and under their names: the caller writes the manifest next. Not for an empty pair."""
+        if self._rows.rows:
+            self._write_rows()
+        self._parquet.close()
+        raw_sha256 = self._raw.finish()
+        raw = self._publish(RAW, self._raw_temp, raw_name(self.base_offset), raw_sha256)
+        name = records_name(self.base_offset, self.end_offset - 1)
+        return raw, self._publish(RECORDS, self._records_temp, name, files.sha256_of(self._records_temp))
+
+    def _publish(self, kind: str, temp: Path, name: str, sha256: str) -> Segment:
+        files.sync_file(temp)
+        size = temp.stat().st_size
+        files.publish(temp, self._directory / name)
+        if self._first is None or self._last is None:
+            raise ValueError("an empty pair of segments has no range")
+        return manifest.Segment(
+            kind=kind,
+            file=name,
+            base_offset=self.base_offset,
+            last_offset=self.end_offset - 1,
+            first_epoch=self._first.epoch,
+            last_epoch=self._last.epoch,
+            min_timestamp_ms=self._first.timestamp_ms,
+            max_timestamp_ms=self._last.timestamp_ms,
+            batches=self._batches,
+            records=self.records,
+            bytes=size,
+            sha256=sha256,
+        )
+
+    def abandon(self) -> None:
+        """Close and remove both files."""
+        self._raw.abandon()
+        self._parquet.close()
+        self._raw_temp.unlink(missing_ok=True)
+        self._records_temp.unlink(missing_ok=True)

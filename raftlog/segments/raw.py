@@ -1,0 +1,134 @@
+r"""Raw segments: the log's exact bytes in one file, for audits and for reading without Parquet.
+
+Layout, big-endian::
+
+    magic "RAFTLOG\0", u16 format version 1, u16 length of the cluster id, i64 generation, i64 base offset
+    cluster id, UTF-8;  u32 crc32c of all above
+    batches, as the log has them (raftlog.batch: each is framed by its length and carries its own CRC32C)
+    u32 zero, where the next batch's length would be;  u32 batches;  i64 end offset (exclusive)
+    32 bytes SHA-256 of all above
+
+So a file that was cut, even between two batches, shows it by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.segments.errors import CorruptExportError
+
+MAGIC = b"RAFTLOG\0"
+FORMAT_VERSION = 1
+_HEADER = struct.Struct(">8sHHqq")
+_LENGTH = struct.Struct(">I")
+_FOOTER = struct.Struct(">IIq32s")
+
+
+@dataclass(frozen=True, slots=True)
+class RawHeader:
+    """Where a raw segment belongs."""
+
+    cluster_id: str
+    generation: int
+    base_offset: int
+
+
+class RawWriter:
+    """Writes one raw segment. The caller syncs and names the file."""
+
+    def __init__(self, path: Path, header: RawHeader) -> None:
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+        self._batches = 0
+        self._end_offset = header.base_offset
+        name = header.cluster_id.encode()
+        head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(name), header.generation, header.base_offset) + name
+        self._write(head + _LENGTH.pack(google_crc32c.value(head)))
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+
+    def append(self, data: bytes, *, batches: int, end_offset: int) -> None:
+        """Add whole batches."""
+        self._write(data)
+        self._batches += batches
+        self._end_offset = end_offset
+
+    def finish(self) -> str:
+        """Write the footer and close. Returns the SHA-256 of the whole file."""
+        footer = _FOOTER.pack(0, self._batches, self._end_offset, bytes(32))[:-32]
+        self._write(footer)
+        self._write(self._digest.digest())
+        self._file.close()
+        return self._digest.hexdigest()
+
+    def abandon(self) -> None:
+        """Close without a footer."""
+        self._file.close()
+
+
+def read_header(file: BinaryIO, name: str) -> RawHeader:
+    """Read a raw segment's header from its beginning. Raises CorruptExportError."""
+    fixed = file.read(_HEADER.size)
+    if len(fixed) < _HEADER.size or not fixed.startswith(MAGIC):
+        raise CorruptExportError(f"{name} is corrupt: it does not begin like a raw segment", file=name)
+    _, version, length, generation, base_offset = _HEADER.unpack(fixed)
+    rest = file.read(length + _LENGTH.size)
+    if len(rest) != length + _LENGTH.size or _LENGTH.unpack(rest[length:])[0] != google_crc32c.value(
+        fixed + rest[:length]
+    ):
+        raise CorruptExportError(f"{name} is corrupt: the CRC32C of its header does not match", file=name)
+    if version != FORMAT_VERSION:
+        raise CorruptExportError(f"{name} has format version {version}, not {FORMAT_VERSION}", file=name)
+    return RawHeader(rest[:length].decode(), generation, base_offset)
+
+
+def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
+    """Yield each batch's exact bytes, verified (CRC32C, contiguity, and the file's own hash at the end).
+
+    Memory: one batch. Raises CorruptExportError naming the first offset that can't be trusted.
+    """
+    name = name or str(path)
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        header = read_header(file, name)
+        position = file.tell()
+        file.seek(0)
+        digest.update(file.read(position))
+        offset, batches = header.base_offset, 0
+        while position + _FOOTER.size <= size:
+            prefix = file.read(_LENGTH.size)
+            (length,) = _LENGTH.unpack(prefix)
+            if not length:
+                break
+            if position + _LENGTH.size + length + _FOOTER.size > size:
+                raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
+            data = prefix + file.read(length)
+            try:
+                found = list(batch.headers(data, expect_offset=offset))
+            except CorruptLogError as error:
+                raise _corrupt(name, offset, str(error)) from error
+            digest.update(data)
+            yield data
+            offset, batches, position = found[-1].end_offset, batches + 1, position + len(data)
+        else:
+            raise _corrupt(name, offset, "it ends without a footer")
+        footer = prefix + file.read(_FOOTER.size)
+        digest.update(footer[:-32])
+        if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
+            raise _corrupt(name, offset, "its footer does not match what it holds")
+
+
+def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
+    return CorruptExportError(f"{name} is corrupt from offset {offset} on: {why}", file=name, base_offset=offset)

@@ -1,0 +1,210 @@
+"""Plausible logs from a seed: every batch fits the state before it, as a controller's would."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+CLUSTER_ID = "test-cluster-0000000000"
+PRINCIPALS = ("User:alice", "User:bob", "User:carol")
+
+
+class LogHistory:
+    """Builds a log batch by batch; ``hashes`` has the state hash after each batch, by its last offset."""
+
+    def __init__(self, seed: int = 1, *, brokers: int = 3, generation: int = 0) -> None:
+        self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
+        self.rng = Random(seed)
+        self.draft = ImageBuilder(Image())
+        self.batches: list[bytes] = []
+        self.positions: dict[int, int] = {}
+        self.hashes: dict[int, int] = {}
+        self.epoch, self.timestamp_ms, self.brokers = 0, 1_700_000_000_000, brokers
+        self.topics: dict[str, bytes] = {}
+        self.sequence = self.topic_number = 0
+        self.elect(1)
+        self.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))
+        for broker_id in range(1, brokers + 1):
+            self.register(broker_id)
+            self.set_fenced(broker_id, fenced=False)
+
+    @property
+    def end_offset(self) -> int:
+        return self.draft.offset + 1
+
+    high_watermark = end_offset
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """The source's side: whole batches."""
+        index, out = self.positions[offset], b""
+        while index < len(self.batches) and (not out or len(out) + len(self.batches[index]) <= max_bytes):
+            out += self.batches[index]
+            index += 1
+        return out
+
+    def append(self, *messages: Any, control: bool = False, principal: str = "", client_id: int = 0) -> int:
+        """Add one batch; returns its base offset."""
+        base = self.end_offset
+        self.timestamp_ms += self.rng.randrange(1, 50)
+        records = [record(message) for message in messages]
+        self.sequence += 1
+        data = batch.encode(
+            [each.data for each in records],
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            control=control,
+            principal=principal,
+            client_id=client_id,
+            sequence=self.sequence if client_id else 0,
+        )
+        self.draft.apply_batch(records, base_offset=base, epoch=self.epoch, timestamp_ms=self.timestamp_ms)
+        self.positions[base] = len(self.batches)
+        self.batches.append(data)
+        self.hashes[self.draft.offset] = self.draft.state_hash % 2**128
+        return base
+
+    def elect(self, leader_id: int) -> None:
+        self.epoch += 1
+        self.append(pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3]), control=True)
+
+    def register(self, broker_id: int) -> int:
+        """A new incarnation, which leaves every ISR of the old one in the same batch. Returns the broker epoch."""
+        epoch = self.end_offset
+        first = pb.RegisterBrokerRecord(
+            broker_id=broker_id,
+            incarnation_id=f"{self.rng.getrandbits(64):016x}",
+            broker_epoch=epoch,
+            end_points=[pb.Listener(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
+            fenced=True,
+            rack=f"rack-{broker_id % 2}",
+        )
+        return self.append(first, *self._removals(broker_id))
+
+    def _removals(self, broker_id: int) -> list[Any]:
+        changes = []
+        for name in sorted(self.topics):
+            topic = self.draft.topics[self.topics[name]]
+            for index in range(topic.partition_count):
+                old = self.draft.partitions[topic.id, index]
+                if broker_id in old.isr and len(old.isr) > 1:
+                    isr = [member for member in old.isr if member != broker_id]
+                    change = pb.PartitionChangeRecord(topic_id=topic.id, partition_id=index, isr=pb.IdList(ids=isr))
+                    if old.leader == broker_id:
+                        change.leader = isr[0]
+                    changes.append(change)
+        return changes
+
+    def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
+        epoch = self.draft.brokers[broker_id].epoch
+        change = pb.BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=epoch, fenced=fenced, reason="session timed out" if fenced else "caught up"
+        )
+        self.append(change, *(self._removals(broker_id) if fenced else ()))
+
+    def active(self) -> list[int]:
+        brokers = [self.draft.brokers[broker_id] for broker_id in range(1, self.brokers + 1)]
+        return [broker.id for broker in brokers if not broker.fenced]
+
+    def create_topic(self, name: str, partitions: int = 2) -> bytes:
+        topic_id = self.rng.getrandbits(128).to_bytes(16, "big")
+        replicas = self.active()[:3]
+        created = [
+            pb.PartitionRecord(
+                topic_id=topic_id, partition_id=index, replicas=replicas, isr=replicas, leader=replicas[index % len(replicas)]
+            )
+            for index in range(partitions)
+        ]
+        topic = pb.TopicRecord(name=name, topic_id=topic_id)
+        self.append(topic, *created, principal=self.rng.choice(PRINCIPALS), client_id=7)
+        self.topics[name] = topic_id
+        return topic_id
+
+    def delete_topic(self, name: str) -> None:
+        configs = sorted(self.draft.configs.get((2, name)) or {})
+        gone = [pb.ConfigRecord(resource_type=2, resource_name=name, name=key) for key in configs]
+        self.append(
+            *gone, pb.RemoveTopicRecord(topic_id=self.topics.pop(name)), principal=self.rng.choice(PRINCIPALS), client_id=7
+        )
+
+    def alter_config(self, name: str, key: str, value: str | None, principal: str = "User:alice") -> int:
+        message = pb.ConfigRecord(resource_type=2, resource_name=name, name=key)
+        if value is not None:
+            message.value = value
+        return self.append(message, principal=principal, client_id=7)
+
+    def alter_isr(self, name: str, index: int, isr: list[int], epochs: dict[int, int] | None = None) -> int:
+        """AlterPartition by the leader; ``epochs`` overrides the epoch proposed for a member."""
+        old = self.draft.partitions[self.topics[name], index]
+        known = {broker_id: self.draft.brokers[broker_id].epoch for broker_id in isr} | (epochs or {})
+        return self.append(
+            pb.PartitionChangeRecord(
+                topic_id=old.topic_id,
+                partition_id=index,
+                isr=pb.IdList(ids=isr),
+                proposer_id=old.leader,
+                proposer_epoch=self.draft.brokers[old.leader].epoch,
+                isr_with_epochs=[pb.BrokerState(broker_id=member, broker_epoch=known[member]) for member in isr],
+            ),
+            principal=f"User:broker-{old.leader}",
+        )
+
+    def progress(self) -> None:
+        high_watermark = self.end_offset
+        applied = {
+            broker_id: max(high_watermark - 1 - self.rng.randrange(4), self.draft.brokers[broker_id].epoch)
+            for broker_id in self.active()
+        }
+        self.append(
+            pb.ProgressRecord(
+                lowest_acknowledged_offset=min(applied.values(), default=-1),
+                high_watermark=high_watermark,
+                applied=[
+                    pb.AppliedOffset(
+                        broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch, applied_offset=offset
+                    )
+                    for broker_id, offset in applied.items()
+                ],
+            )
+        )
+
+    def run(self, records: int) -> LogHistory:
+        """Go on until the log has ``records`` records or a few more."""
+        while self.end_offset < records:
+            self._step(self.rng.random())
+        return self
+
+    def _step(self, dice: float) -> None:
+        rng = self.rng
+        if dice < 0.05 or not self.topics:
+            self.topic_number += 1
+            self.create_topic(f"topic-{self.topic_number}", rng.randrange(1, 5))
+            return
+        name = rng.choice(list(self.topics))
+        if dice < 0.07 and len(self.topics) > 3:
+            self.delete_topic(name)
+        elif dice < 0.085:
+            broker_id = rng.randrange(1, self.brokers + 1)
+            if len(self.active()) > 1:
+                self.set_fenced(broker_id, fenced=True)
+                self.register(broker_id)
+                self.set_fenced(broker_id, fenced=False)
+        elif dice < 0.09:
+            self.elect(rng.randrange(1, 4))
+        elif dice < 0.2:
+            self.progress()
+        elif dice < 0.3:
+            self.append(pb.NoOpRecord())
+        elif dice < 0.7:
+            self.alter_config(name, f"key.{rng.randrange(5)}", rng.choice(["1", "2", "three" * 20, None]))
+        else:
+            index = rng.randrange(self.draft.topics[self.topics[name]].partition_count)
+            old = self.draft.partitions[self.topics[name], index]
+            others = [member for member in old.replicas if member != old.leader]
+            self.alter_isr(name, index, [old.leader, *(member for member in others if rng.random() < 0.7)])
