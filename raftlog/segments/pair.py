@@ -35,7 +35,7 @@ def records_name(base_offset: int, last_offset: int) -> str:
 
 def identity_of(path: Path) -> tuple[str, int] | None:
     """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
-    metadata = pq.read_schema(path).metadata or {}
+    metadata = pq.read_metadata(path).metadata or {}
     if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
         return None
     return metadata[_CLUSTER_KEY].decode(), int(metadata[_GENERATION_KEY])
@@ -60,12 +60,13 @@ class OpenPair:
         identity = {_CLUSTER_KEY: header.cluster_id.encode(), _GENERATION_KEY: str(header.generation).encode()}
         self._parquet = pq.ParquetWriter(
             self._records_temp,
-            SCHEMA.with_metadata(identity),
+            SCHEMA,
             compression="zstd",
             use_dictionary=_DICTIONARY_COLUMNS,
             write_page_checksum=True,
             store_schema=False,
         )
+        self._parquet.add_key_value_metadata(identity)
 
     @property
     def records(self) -> int:

@@ -104,7 +104,10 @@ class LogHistory:
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         epoch = self.draft.brokers[broker_id].epoch
         change = pb.BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=epoch, fenced=fenced, reason="session timed out" if fenced else "caught up"
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            fenced=fenced,
+            reason="session timed out" if fenced else "caught up",
         )
         self.append(change, *(self._removals(broker_id) if fenced else ()))
 
@@ -117,7 +120,11 @@ class LogHistory:
         replicas = self.active()[:3]
         created = [
             pb.PartitionRecord(
-                topic_id=topic_id, partition_id=index, replicas=replicas, isr=replicas, leader=replicas[index % len(replicas)]
+                topic_id=topic_id,
+                partition_id=index,
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[index % len(replicas)],
             )
             for index in range(partitions)
         ]
@@ -130,7 +137,10 @@ class LogHistory:
         configs = sorted(self.draft.configs.get((2, name)) or {})
         gone = [pb.ConfigRecord(resource_type=2, resource_name=name, name=key) for key in configs]
         self.append(
-            *gone, pb.RemoveTopicRecord(topic_id=self.topics.pop(name)), principal=self.rng.choice(PRINCIPALS), client_id=7
+            *gone,
+            pb.RemoveTopicRecord(topic_id=self.topics.pop(name)),
+            principal=self.rng.choice(PRINCIPALS),
+            client_id=7,
         )
 
     def alter_config(self, name: str, key: str, value: str | None, principal: str = "User:alice") -> int:

@@ -1,0 +1,307 @@
+"""Export: round trip, going on, and what a crash leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.segments import files, writer
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
+from raftlog.segments.export import export
+from raftlog.segments.manifest import RAW, RECORDS, read_manifest
+from raftlog.segments.raw import read_batches
+from raftlog.segments.verify import verify_export
+from raftlog.segments.writer import ExportWriter
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(3).run(600)
+
+
+def raw_bytes(directory: Path) -> bytes:
+    manifest = read_manifest(directory)
+    return b"".join(b"".join(read_batches(directory / segment.file)) for segment in manifest.of_kind(RAW))
+
+
+def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) -> None:
+    summary = export(history, tmp_path)
+    assert raw_bytes(tmp_path) == b"".join(history.batches)
+    assert (summary.first_offset, summary.end_offset, summary.batches) == (0, history.end_offset, len(history.batches))
+
+
+def test_rows_hold_the_records_and_fold_to_the_same_state(history: LogHistory, tmp_path: Path) -> None:
+    export(history, tmp_path)
+    rows = pq.read_table(tmp_path / RECORDS).to_pylist()
+    assert [row["offset"] for row in rows] == list(range(history.end_offset))
+    by_batch: dict[int, list[dict[str, object]]] = {}
+    for row in rows:
+        by_batch.setdefault(row["batch_base_offset"], []).append(row)
+    rebuilt = [
+        batch.encode(
+            [batch.RecordData(row["type"], row["version"], row["body"]) for row in group],
+            base_offset=base,
+            epoch=group[0]["epoch"],
+            timestamp_ms=group[0]["timestamp_ms"],
+            control=group[0]["control"],
+            principal=group[0]["principal"],
+            client_id=group[0]["client_id"],
+            sequence=group[0]["sequence"],
+            all_below_done=group[0]["all_below_done"],
+        )
+        for base, group in sorted(by_batch.items())
+    ]
+    assert rebuilt == history.batches
+    assert all(
+        row["batch_last_offset"] == row["batch_base_offset"] + len(by_batch[row["batch_base_offset"]]) - 1
+        for row in rows
+    )
+    draft = ImageBuilder(Image())
+    draft.apply_chunk(b"".join(rebuilt))
+    assert draft.snapshot().state_hash == history.hashes[history.end_offset - 1]
+
+
+def test_typed_columns(tmp_path: Path) -> None:
+    history = LogHistory(4)
+    topic_id = history.create_topic("orders", 1)
+    set_at = history.alter_config("orders", "retention.ms", "5", principal="User:bob")
+    deleted_at = history.alter_config("orders", "retention.ms", None)
+    isr_at = history.alter_isr("orders", 0, [1, 2])
+    history.progress()
+    export(history, tmp_path)
+    table = pq.read_table(tmp_path / RECORDS)
+    rows = table.to_pylist()
+    assert table.schema.equals(SCHEMA, check_metadata=False)
+    assert rows[0]["type_name"] == "LEADER_CHANGE"
+    assert (rows[0]["control"], rows[0]["leader_id"], rows[0]["group_kind"]) == (True, 1, "leader")
+    assert (rows[set_at]["principal"], rows[set_at]["config_name"], rows[set_at]["config_value"]) == (
+        "User:bob", "retention.ms", "5",
+    )  # fmt: skip
+    assert rows[deleted_at]["config_value"] is None
+    assert (rows[isr_at]["topic_id"], rows[isr_at]["isr"], rows[isr_at]["leader"]) == (topic_id.hex(), [1, 2], None)
+    assert [member["broker_id"] for member in rows[isr_at]["isr_with_epochs"]] == [1, 2]
+    assert [entry["broker_id"] for entry in rows[-1]["applied"]] == [1, 2, 3]
+    assert rows[-1]["high_watermark"] == history.end_offset - 1
+    assert int(rows[5]["timestamp"].timestamp() * 1000) == rows[5]["timestamp_ms"]
+
+
+def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> None:
+    export(history, tmp_path)
+    manifest = read_manifest(tmp_path)
+    assert (manifest.cluster_id, manifest.generation, manifest.history_begin) == (CLUSTER_ID, 0, 0)
+    assert manifest.metadata_version == 1
+    assert manifest.high_watermark == manifest.end_offset == history.end_offset
+    for segment in manifest.segments:
+        assert segment.records == history.end_offset
+        assert segment.batches == len(history.batches)
+        assert (segment.first_epoch, segment.last_epoch) == (1, history.epoch)
+        assert segment.bytes == (tmp_path / segment.file).stat().st_size
+        assert segment.sha256 == files.sha256_of(tmp_path / segment.file)
+        assert segment.max_timestamp_ms == history.timestamp_ms
+
+
+def test_segments_are_bounded_and_named_by_offset(history: LogHistory, tmp_path: Path) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_records=100) as export_writer:
+        export_writer.append_chunk(b"".join(history.batches))
+        export_writer.commit(history.end_offset)
+    manifest = verify_export(tmp_path)
+    assert len(manifest.of_kind(RECORDS)) >= 5
+    for segment in manifest.of_kind(RECORDS):
+        assert segment.file == f"records/{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
+        assert segment.records < 100 + 40
+    assert raw_bytes(tmp_path) == b"".join(history.batches)
+
+
+def test_small_byte_bound_rolls(history: LogHistory, tmp_path: Path) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_bytes=10_000) as export_writer:
+        export_writer.append_chunk(b"".join(history.batches))
+        export_writer.commit(history.end_offset)
+    assert len(verify_export(tmp_path).of_kind(RAW)) > 3
+
+
+def test_incremental_export_adds_only_what_is_new(tmp_path: Path) -> None:
+    history = LogHistory(5).run(100)
+    first = export(history, tmp_path)
+    before = read_manifest(tmp_path)
+    history.run(250)
+    second = export(history, tmp_path)
+    assert (second.first_offset, second.end_offset) == (first.end_offset, history.end_offset)
+    assert read_manifest(tmp_path).segments[:2] == before.segments
+    assert raw_bytes(tmp_path) == b"".join(history.batches)
+    third = export(history, tmp_path)
+    assert (third.records, third.files) == (0, 0)
+    verify_export(tmp_path)
+
+
+def test_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    export(history, tmp_path, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (history.end_offset, history.end_offset)
+
+
+def test_export_of_a_log_that_begins_later(history: LogHistory, tmp_path: Path) -> None:
+    class Trimmed:
+        cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
+        high_watermark = history.end_offset
+        read = staticmethod(history.read)
+
+    summary = export(Trimmed(), tmp_path)
+    assert summary.history_begin == Trimmed.start_offset
+    verify_export(tmp_path)
+
+
+def test_retention_past_the_export_is_a_gap(history: LogHistory, tmp_path: Path) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
+        export_writer.append_chunk(history.batches[0])
+        export_writer.commit(1)
+
+    class Trimmed:
+        cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
+        high_watermark = history.end_offset
+        read = staticmethod(history.read)
+
+    with pytest.raises(ExportGapError, match=f"before offset 1, and the log begins at offset {Trimmed.start_offset}"):
+        export(Trimmed(), tmp_path)
+
+
+@pytest.mark.parametrize(("index", "what"), [(2, "a gap"), (0, "an overlap")])
+def test_gap_and_overlap_are_named(history: LogHistory, tmp_path: Path, index: int, what: str) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
+        export_writer.append_chunk(history.batches[0])
+        export_writer.commit(1)
+    with (
+        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
+        pytest.raises(ExportGapError, match=f"^{what}.* before offset 1,"),
+    ):
+        export_writer.append_chunk(history.batches[index])
+    assert read_manifest(tmp_path).end_offset == 1
+
+
+@pytest.mark.parametrize(("cluster_id", "generation"), [("another", 0), (CLUSTER_ID, 1)])
+def test_another_log_is_refused(history: LogHistory, tmp_path: Path, cluster_id: str, generation: int) -> None:
+    export(history, tmp_path)
+    with pytest.raises(ExportMismatchError, match=f"not cluster {cluster_id} generation {generation}"):
+        ExportWriter(tmp_path, cluster_id, generation)
+
+
+def test_epoch_going_back_is_refused(history: LogHistory, tmp_path: Path) -> None:
+    export(history, tmp_path)
+    offset = history.end_offset
+    older = batch.encode([batch.RecordData(20, 0, b"")], base_offset=offset, epoch=0, timestamp_ms=history.timestamp_ms)
+    with (
+        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
+        pytest.raises(ExportMismatchError, match="another log"),
+    ):
+        export_writer.append_chunk(older)
+
+
+def test_corrupt_chunk_is_refused_and_changes_nothing(history: LogHistory, tmp_path: Path) -> None:
+    data = bytearray(b"".join(history.batches[:5]))
+    data[-1] ^= 1
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
+        with pytest.raises(CorruptLogError):
+            export_writer.append_chunk(bytes(data))
+        with pytest.raises(ExportError, match="failed earlier"):
+            export_writer.append_chunk(history.batches[0])
+    assert read_manifest(tmp_path).segments == ()
+    assert [path.name for path in (tmp_path / RAW).iterdir()] == []
+
+
+def test_unknown_record_is_refused(tmp_path: Path) -> None:
+    data = batch.encode([batch.RecordData(999, 0, b"")], base_offset=0, epoch=1, timestamp_ms=1)
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer, pytest.raises(UnknownRecordError, match="999"):
+        export_writer.append_chunk(data)
+
+
+def test_commit_above_the_high_watermark_is_refused(history: LogHistory, tmp_path: Path) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
+        export_writer.append_chunk(history.batches[0])
+        with pytest.raises(ExportError, match="above the high watermark 0"):
+            export_writer.commit(0)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with ExportWriter(tmp_path, CLUSTER_ID, 0), pytest.raises(ExportError, match="another export is writing"):
+        ExportWriter(tmp_path, CLUSTER_ID, 0)
+    ExportWriter(tmp_path, CLUSTER_ID, 0).close()
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+STEPS = ("sync_file", "publish", "sha256_of", "write_atomically")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_crash_between_steps_leaves_the_old_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int
+) -> None:
+    history = LogHistory(6).run(80)
+    export(history, tmp_path)
+    before = (tmp_path / "manifest.json").read_bytes()
+    history.run(160)
+    calls = 0
+    real = getattr(files, step)
+
+    def crashing(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls > when or (calls == 1 and step in ("sha256_of", "write_atomically")):
+            raise Crash
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, step, crashing)
+        # A dead process tidies nothing up.
+        patch.setattr(writer.OpenPair, "abandon", lambda self: None)
+        with pytest.raises(Crash):
+            export(history, tmp_path)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    verify_export(tmp_path)
+
+    export(history, tmp_path)
+    assert raw_bytes(tmp_path) == b"".join(history.batches)
+    named = {segment.file for segment in verify_export(tmp_path).segments}
+    found = {f"{kind}/{path.name}" for kind in (RAW, RECORDS) for path in (tmp_path / kind).iterdir()}
+    assert found == named
+
+
+def test_a_directory_that_is_no_export_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
+        ExportWriter(tmp_path, CLUSTER_ID, 0)
+
+
+def test_a_foreign_file_among_the_segments_is_named(history: LogHistory, tmp_path: Path) -> None:
+    export(history, tmp_path)
+    (tmp_path / RECORDS / "mine.parquet").write_text("x")
+    with pytest.raises(ExportError, match=r"mine\.parquet is not part of this export"):
+        ExportWriter(tmp_path, CLUSTER_ID, 0)
+
+
+def test_unwritable_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match=r"cannot write to .*file/export"):
+        ExportWriter(tmp_path / "file" / "export", CLUSTER_ID, 0)
+
+
+def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: Path) -> None:
+    class Empty:
+        cluster_id, generation, start_offset, high_watermark = CLUSTER_ID, 0, 0, 5
+
+        def read(self, offset: int, max_bytes: int) -> bytes:
+            return b""
+
+    with pytest.raises(ExportError, match="gave nothing at offset 0"):
+        export(Empty(), tmp_path)

@@ -1,0 +1,183 @@
+"""Verification: every flipped byte is found and named, and so is a file that is missing, foreign or from the future."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from log_history import LogHistory
+from msgspec.structs import replace
+
+from raftlog.segments.errors import (
+    CorruptExportError,
+    ExportError,
+    ExportGapError,
+    ExportMismatchError,
+    UnsupportedExportError,
+)
+from raftlog.segments.export import export
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, Manifest, encode, read_manifest
+from raftlog.segments.raw import read_batches
+from raftlog.segments.verify import verify_export
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two commits, so two segments of each kind. Not to be changed: take a copy."""
+    directory = tmp_path_factory.mktemp("export")
+    history = LogHistory(8).run(60)
+    export(history, directory)
+    export(history.run(120), directory)
+    return directory
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def rewrite(directory: Path, manifest: Manifest) -> None:
+    (directory / MANIFEST_NAME).write_bytes(encode(manifest))
+
+
+def test_a_good_export_passes(exported: Path) -> None:
+    seen: list[str] = []
+    manifest = verify_export(exported, lambda segment: seen.append(segment.file))
+    assert seen == [segment.file for segment in manifest.segments]
+    assert len(seen) == 4
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(which=st.integers(0, 3), position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, bit: int) -> None:
+    segment = read_manifest(exported).segments[which]
+    path = exported / segment.file
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[int(position * len(bad))] ^= 1 << bit
+    path.write_bytes(bad)
+    try:
+        with pytest.raises((CorruptExportError, ExportMismatchError)) as caught:
+            verify_export(exported)
+    finally:
+        path.write_bytes(good)
+    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in str(caught.value)
+
+
+def test_any_flipped_byte_of_the_manifest_is_noticed(copy: Path) -> None:
+    path = copy / MANIFEST_NAME
+    good = path.read_bytes()
+    for position in range(0, len(good), 3):
+        bad = bytearray(good)
+        bad[position] ^= 1 << position % 7
+        path.write_bytes(bad)
+        with pytest.raises(ExportError, match=r"manifest\.json"):
+            verify_export(copy)
+
+
+def test_a_raw_segment_shows_damage_by_itself(copy: Path) -> None:
+    segment = read_manifest(copy).of_kind(RAW)[0]
+    path = copy / segment.file
+    good = path.read_bytes()
+    whole = b"".join(read_batches(path))
+    assert whole in good
+    for position in range(0, len(good), 7):
+        bad = bytearray(good)
+        bad[position] ^= 4
+        path.write_bytes(bad)
+        with pytest.raises(CorruptExportError, match=r"corrupt|format version"):
+            list(read_batches(path))
+    for size in range(0, len(good), 11):
+        path.write_bytes(good[:size])
+        with pytest.raises(CorruptExportError):
+            list(read_batches(path))
+    path.write_bytes(good + b"x")
+    with pytest.raises(CorruptExportError):
+        list(read_batches(path))
+
+
+def test_a_raw_segment_names_the_first_bad_offset(copy: Path) -> None:
+    segment = read_manifest(copy).of_kind(RAW)[0]
+    path = copy / segment.file
+    batches = list(read_batches(path))
+    data = bytearray(path.read_bytes())
+    data[data.index(batches[20]) + 30] ^= 1
+    path.write_bytes(data)
+    reader = read_batches(path)
+    assert list(islice(reader, 20)) == batches[:20]
+    with pytest.raises(CorruptExportError, match="corrupt from offset") as caught:
+        next(reader)
+    assert caught.value.base_offset >= 20
+
+
+def test_missing_file_is_named(copy: Path) -> None:
+    segment = read_manifest(copy).of_kind(RECORDS)[1]
+    (copy / segment.file).unlink()
+    with pytest.raises(CorruptExportError, match=f"{segment.file}.*is missing"):
+        verify_export(copy)
+
+
+def test_truncated_file_is_named(copy: Path) -> None:
+    segment = read_manifest(copy).of_kind(RECORDS)[0]
+    path = copy / segment.file
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(CorruptExportError, match=f"{segment.file}.*bytes, and the manifest says {segment.bytes}"):
+        verify_export(copy)
+
+
+@pytest.mark.parametrize("kind", [RAW, RECORDS])
+def test_a_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: str) -> None:
+    other = LogHistory(8)
+    other.cluster_id = "another-cluster"
+    export(other.run(60), tmp_path / "other")
+    foreign = read_manifest(tmp_path / "other").of_kind(kind)[0]
+    segment = read_manifest(copy).of_kind(kind)[0]
+    shutil.copy(tmp_path / "other" / foreign.file, copy / segment.file)
+    with pytest.raises(ExportMismatchError, match=f"{segment.file}.*belongs to cluster another-cluster"):
+        verify_export(copy)
+
+
+@pytest.mark.parametrize(("shift", "what"), [(5, "a gap"), (-5, "an overlap")])
+def test_gap_and_overlap_in_the_manifest(copy: Path, shift: int, what: str) -> None:
+    manifest = read_manifest(copy)
+    *rest, last = manifest.segments
+    moved = replace(last, base_offset=last.base_offset + shift)
+    rewrite(copy, replace(manifest, segments=(*rest, moved)))
+    with pytest.raises(ExportGapError, match=f"{what} between .*offsets {moved.base_offset} to {moved.last_offset}"):
+        verify_export(copy)
+
+
+def test_a_kind_that_ends_early_is_named(copy: Path) -> None:
+    manifest = read_manifest(copy)
+    rewrite(copy, replace(manifest, segments=(*manifest.segments[:2], manifest.segments[3])))
+    with pytest.raises(ExportGapError, match="raw files end before offset"):
+        read_manifest(copy)
+
+
+def test_a_manifest_may_not_point_outside(copy: Path) -> None:
+    manifest = read_manifest(copy)
+    outside = replace(manifest.segments[0], file="../../etc/passwd")
+    rewrite(copy, replace(manifest, segments=(outside, *manifest.segments[1:])))
+    with pytest.raises(CorruptExportError, match="etc/passwd"):
+        read_manifest(copy)
+
+
+def test_a_newer_format_is_named_before_anything_else(copy: Path) -> None:
+    path = copy / MANIFEST_NAME
+    document = json.loads(path.read_bytes()) | {"format_version": 2, "checksum": "of another rule"}
+    path.write_bytes(msgspec.json.encode(document))
+    with pytest.raises(UnsupportedExportError, match="format version 2, and this build reads up to 1"):
+        read_manifest(copy)
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"is no export: it has no manifest\.json"):
+        read_manifest(tmp_path)
+    with pytest.raises(ExportError, match="is no export"):
+        read_manifest(tmp_path / "nowhere")
