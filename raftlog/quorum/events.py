@@ -167,7 +167,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFetch:
-    """An answer to a FetchRequest. The shell adds the batches from ``offset`` to the log end, at most ``max_bytes``, if ``max_bytes`` > 0."""
+    """An answer to a FetchRequest. If ``max_bytes`` > 0 the shell adds that much from ``offset`` on, whole batches, at least one."""
 
     reply_to: Any
     response: pb.FetchResponse

@@ -1,0 +1,38 @@
+"""A voter that has opened a new epoch with a vote for itself."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from raftlog.quorum.campaign import Campaign
+
+
+class Candidate(Campaign):
+    """Leads as soon as a majority has voted for it, its own vote counted when it is durable."""
+
+    name = "candidate"
+    pre_vote = False
+
+    @override
+    def enter(self) -> None:
+        self.ask_all()
+
+    @override
+    def on_vote_persisted(self) -> None:
+        durable = self.node.durable_vote
+        if durable.epoch == self.epoch and durable.voted_id == self.node.config.node_id:
+            self.granted.add(self.node.config.node_id)
+            self.count()
+
+    @override
+    def won(self) -> None:
+        # Others may have answered while the own vote is still on its way to the disk: shells hold the requests back, but
+        # the majority must not depend on that.
+        if self.node.config.node_id in self.granted:
+            self.node.become_leader(tuple(sorted(self.granted)))
+
+    @override
+    def on_tick(self) -> None:
+        # Lost or split: first ask again whether another epoch is worth it.
+        if self.node.now >= self.deadline():
+            self.node.become_prospective()

@@ -1,0 +1,183 @@
+"""The quorum's state machine as the shell sees it: events and the time in, effects out.
+
+The theory of operation is in ``transitions.py``; one module for each role; what peers ask is in ``requests.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.quorum import requests
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.description import QuorumDescription, describe
+from raftlog.quorum.events import (
+    Effect,
+    Event,
+    Flushed,
+    PeerConnected,
+    PeerLost,
+    Proposed,
+    RequestFailed,
+    RequestReceived,
+    ResignRequested,
+    ResponseReceived,
+    RoundRequested,
+    Tick,
+    VotePersisted,
+)
+from raftlog.quorum.invariants import Invariants
+from raftlog.quorum.leader import Leader
+from raftlog.quorum.transitions import Node
+from raftlog.storage.api import RecoveredLog
+
+
+class QuorumCore:
+    """One node of the quorum, voter or observer. Deterministic: the same events, times and rng give the same effects.
+
+    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises ConfigError if the voter
+    set is empty or names a node twice.
+    """
+
+    def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
+        self._node = Node(config, recovered, rng, now)
+        self._invariants = Invariants(self._node)
+        self.validate_each_step = False
+        """Check all invariants after every step. For tests and simulations."""
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Tick: self._tick,
+            RequestReceived: self._request_received,
+            ResponseReceived: self._response_received,
+            RequestFailed: self._request_failed,
+            PeerConnected: self._peer_connected,
+            PeerLost: self._peer_lost,
+            Proposed: self._proposed,
+            Flushed: self._flushed,
+            VotePersisted: self._vote_persisted,
+            RoundRequested: self._round_requested,
+            ResignRequested: self._resign_requested,
+        }
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """React to one event; the effects are to be carried out in order. Effects of starting up come with the first step."""
+        node = self._node
+        if node.halted:
+            return []
+        node.now = now
+        self._handlers[type(event)](event)
+        if self.validate_each_step:
+            self.validate()
+        return node.finish_step()
+
+    def next_deadline(self) -> float:
+        """When to step Tick, at the latest; math.inf if never. May be early: then the Tick does nothing."""
+        node = self._node
+        if node.out:
+            return node.now
+        return node.role.deadline()
+
+    def validate(self) -> None:
+        """Check the invariants of this node. Raises InvariantError."""
+        if not self._node.halted:
+            self._invariants.check()
+
+    def describe(self, now: float) -> QuorumDescription:
+        """A picture of this node, and if it leads, of all replicas."""
+        return describe(self._node, now)
+
+    # --- what the shell may read ----------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """unattached, prospective, candidate, leader, follower, resigned or observer."""
+        return self._node.role.name
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this node is in."""
+        return self._node.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """Who leads this epoch, -1 if not known."""
+        return self._node.leader_id
+
+    @property
+    def voted_id(self) -> int:
+        """Who got this node's vote in this epoch, -1 for nobody."""
+        return self._node.vote.voted_id
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed; -1 if not known since the start."""
+        return self._node.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset of the log."""
+        return self._node.log.start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The end of the log, exclusive, what is not flushed included."""
+        return self._node.log.end
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """The end of what is durable here, exclusive."""
+        return self._node.log.flushed_end
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Where the epoch of this leader begins in the log; -1 if this node does not lead."""
+        role = self._node.role
+        return role.start_offset if isinstance(role, Leader) else -1
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, _event: Tick) -> None:
+        self._node.role.on_tick()
+
+    def _request_received(self, event: RequestReceived) -> None:
+        requests.handle(self._node, event.request, event.reply_to)
+
+    def _response_received(self, event: ResponseReceived) -> None:
+        self._node.role.on_response(event)
+
+    def _request_failed(self, event: RequestFailed) -> None:
+        self._node.role.on_request_failed(event.peer_id, event.correlation_id)
+
+    def _peer_connected(self, event: PeerConnected) -> None:
+        node = self._node
+        node.lost.discard(event.peer_id)
+        if event.peer_id in node.peers:
+            node.connected.add(event.peer_id)
+        if event.peer_id == node.lost_leader:
+            node.end_hurry()
+        node.role.on_peer_connected(event.peer_id)
+
+    def _peer_lost(self, event: PeerLost) -> None:
+        node = self._node
+        node.connected.discard(event.peer_id)
+        if event.peer_id in node.peers:
+            node.lost.add(event.peer_id)
+        node.role.on_peer_lost(event.peer_id)
+
+    def _proposed(self, event: Proposed) -> None:
+        if event.epoch == self._node.epoch:
+            self._node.role.on_proposed(event.span)
+
+    def _flushed(self, event: Flushed) -> None:
+        self._node.log.flushed(event.end_offset)
+        self._node.role.on_flushed()
+
+    def _vote_persisted(self, event: VotePersisted) -> None:
+        self._node.durable_vote = event.vote
+        self._node.role.on_vote_persisted()
+
+    def _round_requested(self, _event: RoundRequested) -> None:
+        self._node.role.on_round_requested()
+
+    def _resign_requested(self, event: ResignRequested) -> None:
+        self._node.role.on_resign_requested(event.reason)

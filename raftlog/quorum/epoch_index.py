@@ -1,0 +1,52 @@
+"""Where each epoch of the log begins: what divergence is found by (KIP-101, KIP-595)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class EpochIndex:
+    """(epoch, first offset) of each run of equal epochs in a log, both strictly ascending."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self.append(epoch, start)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record; 0, which never has a leader, if there is none."""
+        return self._epochs[-1] if self._epochs else 0
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """All (epoch, first offset)."""
+        return tuple(zip(self._epochs, self._starts, strict=True))
+
+    def append(self, epoch: int, start: int) -> None:
+        """Records of ``epoch`` follow from ``start`` on. Raises ValueError if an epoch or an offset would go back."""
+        if self._epochs:
+            if epoch == self._epochs[-1]:
+                return
+            if epoch < self._epochs[-1] or start <= self._starts[-1]:
+                raise ValueError(f"epoch {epoch} at {start} after epoch {self._epochs[-1]} at {self._starts[-1]}")
+        self._epochs.append(epoch)
+        self._starts.append(start)
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget epochs that begin at or above ``end_offset``."""
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+
+    def end_offset_for_epoch(self, epoch: int, *, log_start: int, log_end: int) -> tuple[int, int]:
+        """The highest epoch here that is not above ``epoch``, and where it ends (exclusive).
+
+        (0, ``log_start``) if every epoch here is above it: the two logs have nothing in common.
+        """
+        at = bisect_right(self._epochs, epoch)
+        if at == 0:
+            return 0, log_start
+        return self._epochs[at - 1], self._starts[at] if at < len(self._starts) else log_end

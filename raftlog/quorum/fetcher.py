@@ -1,0 +1,137 @@
+"""Pulling the log from one peer: at most one Fetch outstanding, each one an acknowledgement."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.events import Append, Flush, LogSpan, SendFetch, Truncate
+from raftlog.quorum.node_state import NEVER
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+RETRY_BACKOFF_S = 0.020
+"""The pause after a Fetch that failed."""
+
+
+class Verdict(Enum):
+    """What an answer was worth."""
+
+    ACCEPTED = "from the leader of this epoch, and used"
+    NOT_LEADER = "the peer says that it does not lead"
+    REFUSED = "an error, or not what was asked for; to be asked again"
+
+
+class Fetcher:
+    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset acknowledges what is durable."""
+
+    def __init__(self, node: Node, peer_id: int) -> None:
+        self.node = node
+        self.peer_id = peer_id
+        self._epoch = node.epoch
+        self._awaited: int | None = None
+        self._request_deadline = NEVER
+        self._not_before = node.now
+        self._round = 0
+
+    def deadline(self) -> float:
+        """When on_tick has something to do."""
+        if self._awaited is not None:
+            return self._request_deadline
+        return self._not_before if self.node.log.flushed_end >= self.node.log.end else NEVER
+
+    def awaits(self, peer_id: int, correlation_id: int) -> bool:
+        """Whether this is the one answer awaited. Late, duplicate and foreign ones are not."""
+        return correlation_id == self._awaited and peer_id == self.peer_id
+
+    def pump(self) -> None:
+        """Send the next Fetch if it is time."""
+        node = self.node
+        if self._awaited is not None or node.log.flushed_end < node.log.end or node.now < self._not_before:
+            return
+        self._awaited = correlation_id = node.next_correlation_id()
+        config, log = node.config, node.log
+        self._request_deadline = node.now + config.request_timeout_ms / 1000
+        request = pb.FetchRequest(
+            cluster_id=config.cluster_id,
+            replica_id=config.node_id,
+            replica_directory_id=config.directory_id,
+            current_leader_epoch=self._epoch,
+            fetch_offset=log.end,
+            last_fetched_epoch=log.last_epoch,
+            high_watermark=node.high_watermark,
+            max_wait_ms=config.fetch_max_wait_ms,
+            max_bytes=config.fetch_max_bytes,
+            round=self._round,
+            correlation_id=correlation_id,
+        )
+        node.out.append(SendFetch(self.peer_id, correlation_id, request))
+
+    def on_tick(self) -> None:
+        """Give up an answer that is overdue; send if it is time."""
+        if self.node.now >= self._request_deadline:
+            self._awaited, self._request_deadline = None, NEVER
+        self.pump()
+
+    def back_off(self, peer_id: int | None = None) -> None:
+        """The outstanding Fetch failed: ask again after a pause, ``peer_id`` if given."""
+        self._awaited, self._request_deadline = None, NEVER
+        self._not_before = self.node.now + RETRY_BACKOFF_S
+        if peer_id is not None:
+            self.peer_id = peer_id
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._awaited, self._request_deadline, self._not_before = None, NEVER, NEVER
+
+    def take(self, response: pb.FetchResponse, span: LogSpan | None) -> Verdict:
+        """Use the awaited answer. The caller has heeded what it says about leaders, and is still in the same role."""
+        self._awaited, self._request_deadline = None, NEVER
+        if response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and response.leader_epoch == self._epoch:
+            return Verdict.NOT_LEADER
+        if response.error_code or response.leader_epoch != self._epoch or response.leader_id != self.peer_id:
+            return Verdict.REFUSED
+        if response.HasField("diverging_epoch"):
+            sound = self._truncate(response.diverging_epoch.epoch, response.diverging_epoch.end_offset)
+        else:
+            sound = self._append(response, span)
+        if not sound:
+            return Verdict.REFUSED
+        self._round = max(self._round, response.round)
+        return Verdict.ACCEPTED
+
+    def _append(self, response: pb.FetchResponse, span: LogSpan | None) -> bool:
+        """Append what came and move the high watermark. False if the data is not what continues this log."""
+        node, log = self.node, self.node.log
+        if span is not None:
+            if not log.accepts(span, self._epoch):
+                return False
+            log.append(span)
+            node.out.append(Append(span))
+            node.out.append(Flush())
+        elif response.records:
+            return False
+        node.advance_high_watermark(min(log.end, response.high_watermark))
+        return True
+
+    def _truncate(self, epoch: int, end_offset: int) -> bool:
+        """Drop what the leader does not have. False if that would drop nothing: no leader asks for it."""
+        node, log = self.node, self.node.log
+        if epoch < 0 or end_offset < 0 or epoch > log.last_epoch:
+            return False
+        target = min(end_offset, log.end_offset_for_epoch(epoch)[1])
+        if target < node.high_watermark:
+            node.fail(
+                f"the leader {self.peer_id} of epoch {self._epoch} asks to truncate to {target}, "
+                f"below the high watermark {node.high_watermark}: committed records are lost"
+            )
+            return True
+        if target >= log.end:
+            return False
+        log.truncate(target)
+        node.out.append(Truncate(target))
+        node.out.append(Flush())
+        return True

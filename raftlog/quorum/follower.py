@@ -1,0 +1,111 @@
+"""A voter that follows the leader of its epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from raftlog.quorum.events import ResponseReceived
+from raftlog.quorum.fetcher import Fetcher, Verdict
+from raftlog.quorum.role import Role
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+
+class Follower(Role):
+    """Fetches. Asks for pre-votes when the leader is silent for the fetch timeout, resigns, or is proven gone.
+
+    Only what the leader *answers* resets the fetch timer: one that can send but not be reached must be replaced.
+    """
+
+    name = "follower"
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._leader_id = node.leader_id
+        self._fetcher = Fetcher(node, node.leader_id)
+        self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s()
+        self._fetch_deadline = node.now + self._fetch_timeout_s
+        self._hears_leader = False
+
+    @override
+    def enter(self) -> None:
+        if self._leader_id in self.node.lost:
+            # Told of a leader that is known to be gone: somebody has yet to notice.
+            self.node.begin_hurry(self._leader_id)
+            self._expect_end(self.node.backoff_s())
+        self._fetcher.pump()
+
+    @override
+    def deadline(self) -> float:
+        return min(self._fetch_deadline, self._fetcher.deadline())
+
+    @property
+    @override
+    def election_timer(self) -> float | None:
+        return self._fetch_deadline
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return not self._hears_leader
+
+    @override
+    def on_tick(self) -> None:
+        if self.node.now >= self._fetch_deadline:
+            self.node.become_prospective()
+        else:
+            self._fetcher.on_tick()
+
+    @override
+    def on_response(self, event: ResponseReceived) -> None:
+        response = event.response
+        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, pb.FetchResponse):
+            return
+        if not self.node.heed(response):
+            return
+        verdict = self._fetcher.take(response, event.span)
+        if verdict is Verdict.ACCEPTED:
+            self._hears_leader = True
+            self._fetch_deadline = self.node.now + self._fetch_timeout_s
+            self._fetcher.pump()
+        elif verdict is Verdict.REFUSED:
+            self._fetcher.back_off()
+        else:
+            # It says itself that it leads this epoch no more, and no one leads an epoch twice.
+            self.node.begin_hurry()
+            self._fetcher.stop()
+            self._expect_end(self.node.backoff_s())
+
+    @override
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        if self._fetcher.awaits(peer_id, correlation_id):
+            self._fetcher.back_off()
+
+    @override
+    def on_flushed(self) -> None:
+        self._fetcher.pump()
+
+    @override
+    def on_peer_lost(self, peer_id: int) -> None:
+        if peer_id == self._leader_id:
+            self.node.begin_hurry(peer_id)
+            self.node.become_prospective()
+
+    @override
+    def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
+        self.node.begin_hurry()
+        self._fetcher.stop()
+        if place == 0:
+            self.node.become_prospective()
+            return
+        longest_ms = self.node.config.election_backoff_max_ms
+        slot_ms = longest_ms if place is None else (longest_ms >> (candidates - 1)) << (place - 1)
+        self._expect_end(min(longest_ms, slot_ms) / 1000)
+
+    def _expect_end(self, delay_s: float) -> None:
+        """The leader is gone: whoever asks next gets the pre-vote, and this node asks itself after ``delay_s``."""
+        self._hears_leader = False
+        self._fetch_deadline = min(self._fetch_deadline, self.node.now + delay_s)

@@ -1,0 +1,70 @@
+"""What must hold in one node after every step. Cheap: for tests and simulations that check each step."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from raftlog.quorum.leader import Leader
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+
+class InvariantError(AssertionError):
+    """The state machine contradicts itself: a defect of this program."""
+
+
+class Invariants:
+    """Remembers what must not go back."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._vote = node.vote
+        self._high_watermark = node.high_watermark
+
+    def check(self) -> None:
+        """Raises InvariantError naming the first rule that is broken."""
+        self._check_log()
+        self._check_vote()
+        self._check_role()
+        self._vote = self._node.vote
+        self._high_watermark = self._node.high_watermark
+
+    def _check_log(self) -> None:
+        log, high_watermark = self._node.log, self._node.high_watermark
+        _require(0 <= log.start <= log.flushed_end <= log.end, "log start <= flushed end <= log end")
+        _require(high_watermark == -1 or log.start <= high_watermark <= log.end, "log start <= HW <= log end")
+        _require(high_watermark >= self._high_watermark, "the high watermark never goes down")
+        entries = log.epochs.entries
+        _require(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries)), "epochs ascend")
+        _require(not entries or entries[-1][1] < log.end, "every epoch of the index has a record")
+        _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
+
+    def _check_vote(self) -> None:
+        old, new = self._vote, self._node.vote
+        _require(new.epoch >= old.epoch, "the epoch never goes down")
+        if new.epoch == old.epoch:
+            _require(old.voted_id in (-1, new.voted_id), "a vote is never changed or forgotten within its epoch")
+            _require(old.leader_id in (-1, new.leader_id), "one leader in an epoch")
+
+    def _check_role(self) -> None:
+        node, role = self._node, self._node.role
+        me = node.config.node_id
+        _require(role.epoch == node.epoch, "the role is of this epoch")
+        _require((role.name == "observer") != node.is_voter, "voters are no observers, and others nothing else")
+        _require((role.name == "leader") == (node.leader_id == me), "who leads knows itself as the leader")
+        _require(role.name != "follower" or node.leader_id in node.voters, "a follower has a leader")
+        if role.name in ("candidate", "leader"):
+            _require(node.vote.voted_id == me, "who campaigns has voted for itself")
+        if isinstance(role, Leader):
+            durable = node.durable_vote
+            _require((durable.epoch, durable.voted_id) == (node.epoch, me), "who leads has a durable vote for itself")
+            known = role.progress.majority_offset(node.log.flushed_end)
+            _require(known <= node.log.end, "nobody has more than the leader")
+            _require(role.start_offset <= node.log.end, "a leader never truncates")
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise InvariantError(rule)

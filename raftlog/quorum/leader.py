@@ -1,0 +1,293 @@
+"""The leader of an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.events import (
+    Append,
+    BecameLeader,
+    Flush,
+    LogSpan,
+    LostLeadership,
+    ReplyFetch,
+    ResponseReceived,
+    RoundConfirmed,
+    RoundStarted,
+)
+from raftlog.quorum.node_state import NEVER
+from raftlog.quorum.progress import Progress, ReplicaProgress
+from raftlog.quorum.role import Role
+from raftlog.quorum.rounds import Rounds
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+CHECK_QUORUM_FACTOR = 1.5
+"""Of the fetch timeout: followers must be able to notice a silent leader before it gives itself up (KAFKA-15489)."""
+
+MAX_PARKED = 1024
+"""Fetches parked at once; more are answered empty."""
+
+
+@dataclass(slots=True)
+class ParkedFetch:
+    """A Fetch at the log end that waits for news."""
+
+    reply_to: Any
+    correlation_id: int
+    offset: int
+    max_bytes: int
+    is_voter: bool
+    expires: float
+
+
+class Leader(Role):
+    """Takes proposals, serves Fetches, and commits what a majority has flushed."""
+
+    name = "leader"
+
+    def __init__(self, node: Node, granting_voters: tuple[int, ...]) -> None:
+        super().__init__(node)
+        self.start_offset = node.log.end
+        self.progress = Progress(node.voters, node.config.node_id, node.now)
+        self.rounds = Rounds()
+        self._granting_voters = granting_voters
+        self._parked: dict[tuple[int, str], ParkedFetch] = {}
+        self._parked_until = NEVER
+        self._begin_interval_s = node.config.fetch_timeout_ms / 2000
+        self._begin_at = node.now
+        self._check_interval_s = CHECK_QUORUM_FACTOR * node.config.fetch_timeout_ms / 1000
+        self._check_at = node.now + self._check_interval_s
+        self._lost_reason = "a higher epoch has begun"
+        self._awaited: dict[int, int] = {}
+
+    @override
+    def enter(self) -> None:
+        self.node.out.append(BecameLeader(self.epoch, self._granting_voters))
+        self._begin_epoch(self.node.peers)
+        self._begin_at = self.node.now + self._begin_interval_s
+
+    @override
+    def leave(self) -> None:
+        self.node.out.append(LostLeadership(self.epoch, self._lost_reason))
+        parked, self._parked = self._parked, {}
+        for fetch in parked.values():
+            self.refuse_fetch(fetch.correlation_id, fetch.reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # --- time: tell silent voters, check for a majority, let parked fetches go -----------------------------------------
+
+    @override
+    def deadline(self) -> float:
+        return min(self._begin_at, self._check_at, self._parked_until)
+
+    @override
+    def on_tick(self) -> None:
+        now = self.node.now
+        if now >= self._parked_until:
+            self._release_expired()
+        if now >= self._begin_at:
+            self._begin_at = now + self._begin_interval_s
+            self._begin_epoch(self.progress.silent_voters(now - self._begin_interval_s))
+            self.progress.forget_silent_observers(now)
+        if now >= self._check_at:
+            # Looked at only when the timer ends: nothing is computed per Fetch.
+            self._check_at = self.progress.majority_heard_at(now) + self._check_interval_s
+            if now >= self._check_at:
+                self._resign("no majority of the voters has fetched within the check-quorum timeout")
+
+    def _begin_epoch(self, peers: tuple[int, ...] | list[int]) -> None:
+        node = self.node
+        for peer_id in peers:
+            request = pb.BeginQuorumEpochRequest(
+                cluster_id=node.config.cluster_id,
+                voter_id=peer_id,
+                voter_directory_id=node.voters.directory_of(peer_id),
+                leader_id=node.config.node_id,
+                leader_epoch=self.epoch,
+                leader_endpoint=node.voters.endpoint_of(node.config.node_id),
+            )
+            self._awaited[peer_id] = node.send(peer_id, request)
+
+    @override
+    def on_peer_connected(self, peer_id: int) -> None:
+        # A voter that was away, perhaps restarted: it need not wait for the timer to learn who leads.
+        if peer_id in self.progress.voters:
+            self._begin_epoch([peer_id])
+
+    @override
+    def on_response(self, event: ResponseReceived) -> None:
+        if self._awaited.get(event.peer_id) == event.correlation_id and isinstance(
+            event.response, pb.BeginQuorumEpochResponse
+        ):
+            del self._awaited[event.peer_id]
+            self.node.heed(event.response)
+
+    @override
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        if self._awaited.get(peer_id) == correlation_id:
+            del self._awaited[peer_id]
+            self.node.connected.discard(peer_id)
+
+    @override
+    def on_resign_requested(self, reason: str) -> None:
+        self._resign(reason)
+
+    def _resign(self, reason: str) -> None:
+        self._lost_reason = reason
+        self.node.become_resigned(self.progress.preferred_candidates())
+
+    # --- fetches ------------------------------------------------------------------------------------------------------
+
+    @override
+    def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        node, log = self.node, self.node.log
+        offset = request.fetch_offset
+        if request.round > self.rounds.current:
+            self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.INVALID_REQUEST)
+            return
+        if offset < log.start:
+            self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return
+        key = (request.replica_id, request.replica_directory_id)
+        if key in self._parked:
+            # One for each replica. The older is answered, should it be the newer after all (a duplicate, a late one).
+            self._release(self._parked.pop(key))
+        replica = self.progress.heard_from(*key)
+        diverging = log.divergence(offset, request.last_fetched_epoch)
+        if diverging is not None:
+            replica.fetched_at = node.now
+            self._reply_diverging(request, reply_to, diverging)
+            return
+        moved = offset != replica.end_offset
+        replica.acknowledge(offset, log.end, node.now)
+        if replica.is_voter:
+            if request.round > replica.echoed_round:
+                self._echoed(replica, request.round)
+            if moved:
+                self._commit()
+        self._answer(request, reply_to, replica)
+
+    def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
+        """Answer at once if there is anything to tell (KIP-1166), else park."""
+        node = self.node
+        wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
+        parked = ParkedFetch(
+            reply_to,
+            request.correlation_id,
+            request.fetch_offset,
+            min(request.max_bytes, node.config.fetch_max_bytes),
+            replica.is_voter,
+            node.now + wait_ms / 1000,
+        )
+        if (
+            request.fetch_offset < node.log.end
+            or wait_ms == 0
+            or len(self._parked) >= MAX_PARKED
+            or node.high_watermark > request.high_watermark
+            or (replica.is_voter and replica.echoed_round < self.rounds.current)
+        ):
+            self._release(parked)
+        else:
+            self._parked[replica.node_id, request.replica_directory_id] = parked
+            self._parked_until = min(self._parked_until, parked.expires)
+
+    def _release(self, fetch: ParkedFetch) -> None:
+        node = self.node
+        if fetch.is_voter:
+            self.rounds.shown()
+        response = pb.FetchResponse(
+            leader_id=node.config.node_id,
+            leader_epoch=self.epoch,
+            high_watermark=node.high_watermark,
+            log_start_offset=node.log.start,
+            round=self.rounds.current,
+            correlation_id=fetch.correlation_id,
+        )
+        max_bytes = fetch.max_bytes if fetch.offset < node.log.end else 0
+        node.out.append(ReplyFetch(fetch.reply_to, response, fetch.offset, max_bytes))
+
+    def _release_all(self) -> None:
+        parked, self._parked = self._parked, {}
+        for fetch in parked.values():
+            self._release(fetch)
+
+    def _release_expired(self) -> None:
+        """``_parked_until`` may be early, never late: fetches released before leave it as it is."""
+        now = self.node.now
+        for key, fetch in list(self._parked.items()):
+            if fetch.expires <= now:
+                del self._parked[key]
+                self._release(fetch)
+        self._parked_until = min((fetch.expires for fetch in self._parked.values()), default=NEVER)
+
+    def _reply_diverging(self, request: pb.FetchRequest, reply_to: Any, diverging: tuple[int, int]) -> None:
+        node = self.node
+        response = pb.FetchResponse(
+            leader_id=node.config.node_id,
+            leader_epoch=self.epoch,
+            high_watermark=node.high_watermark,
+            log_start_offset=node.log.start,
+            diverging_epoch=pb.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]),
+            correlation_id=request.correlation_id,
+        )
+        node.out.append(ReplyFetch(reply_to, response, request.fetch_offset, max_bytes=0))
+
+    # --- proposals and commits ----------------------------------------------------------------------------------------
+
+    @override
+    def on_proposed(self, span: LogSpan) -> None:
+        node, log = self.node, self.node.log
+        if not log.accepts(span, self.epoch) or span.epochs != ((self.epoch, span.base_offset),):
+            node.fail(
+                f"proposed [{span.base_offset}, {span.end_offset}) with epochs {span.epochs}: "
+                f"the log ends at {log.end} and the epoch is {self.epoch}"
+            )
+            return
+        log.append(span)
+        # Sends leave before the disk is touched: followers write while this node does.
+        self._release_all()
+        node.out.append(Append(span))
+        node.out.append(Flush())
+
+    @override
+    def on_flushed(self) -> None:
+        self._commit()
+
+    def _commit(self) -> None:
+        """Advance over what a majority has flushed, once that includes a record of this epoch (Raft 5.4.2)."""
+        node = self.node
+        offset = self.progress.majority_offset(node.log.flushed_end)
+        if offset > node.high_watermark and offset > self.start_offset:
+            node.advance_high_watermark(offset)
+            self._release_all()
+
+    # --- confirmed rounds ---------------------------------------------------------------------------------------------
+
+    @override
+    def on_round_requested(self) -> None:
+        number = self.rounds.request()
+        self.node.out.append(RoundStarted(number))
+        if any(fetch.is_voter for fetch in self._parked.values()):
+            self._release_voters()
+        self._confirm()
+
+    def _release_voters(self) -> None:
+        for key, fetch in list(self._parked.items()):
+            if fetch.is_voter:
+                del self._parked[key]
+                self._release(fetch)
+
+    def _echoed(self, replica: ReplicaProgress, number: int) -> None:
+        replica.echoed_round = number
+        self._confirm()
+
+    def _confirm(self) -> None:
+        number = self.progress.majority_round(self.rounds.current)
+        if self.rounds.confirm(number):
+            self.node.out.append(RoundConfirmed(number))

@@ -1,0 +1,105 @@
+"""What all roles have in common: each reacts to the events that concern it, and ignores the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.events import LogSpan, ReplyFetch, ResponseReceived
+from raftlog.quorum.node_state import NEVER
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+
+class Role:
+    """One role in one epoch. A new object for every transition, so that what was in flight before finds nobody.
+
+    The time is ``node.now``. A handler that makes a transition must not touch ``self`` afterwards.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.epoch = node.epoch
+
+    def enter(self) -> None:
+        """The node has just taken this role."""
+
+    def leave(self) -> None:
+        """The node is about to take another role; ``node.epoch`` may already be the new one."""
+
+    def deadline(self) -> float:
+        """When on_tick has something to do."""
+        return NEVER
+
+    @property
+    def election_timer(self) -> float | None:
+        """When this node would next have asked for votes: a higher epoch must not postpone that. None: start afresh."""
+        return None
+
+    def grants_pre_vote(self) -> bool:
+        """Whether a pre-vote is granted to a candidate whose log is good enough."""
+        return False
+
+    def grants_vote(self) -> bool:
+        """Whether a vote may be granted at all, if none was given in this epoch."""
+        return False
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+
+    def on_response(self, event: ResponseReceived) -> None:
+        """A peer has answered, perhaps to a role before this one."""
+
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        """A request gets no answer."""
+
+    def on_peer_connected(self, peer_id: int) -> None:
+        """The control link to a peer is up."""
+
+    def on_peer_lost(self, peer_id: int) -> None:
+        """A peer's process is gone."""
+
+    def on_vote_persisted(self) -> None:
+        """``node.durable_vote`` has changed."""
+
+    def on_flushed(self) -> None:
+        """``node.log.flushed_end`` may have moved."""
+
+    def on_proposed(self, span: LogSpan) -> None:
+        """The shell proposes; only a leader takes it."""
+
+    def on_round_requested(self) -> None:
+        """Somebody wants proof of leadership; only a leader can give it."""
+
+    def on_resign_requested(self, reason: str) -> None:
+        """Stop leading, if this is a leader."""
+
+    def on_vote_granted(self) -> None:
+        """This node has just given its vote of this epoch to another."""
+
+    def on_pre_vote_granted(self, candidate_id: int, last_epoch: int, end_offset: int) -> None:
+        """This node has just granted a pre-vote."""
+
+    def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
+        """The leader resigned; ``place`` is this node's among the preferred candidates, None if it is not one."""
+
+    def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        """A sound Fetch of this epoch."""
+        self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def refuse_fetch(self, correlation_id: int, reply_to: Any, error: ErrorCode) -> None:
+        """Answer a Fetch with an error, and with who leads if that is known."""
+        node = self.node
+        response = pb.FetchResponse(
+            error_code=error,
+            leader_id=node.leader_id,
+            leader_epoch=node.epoch,
+            high_watermark=node.high_watermark,
+            log_start_offset=node.log.start,
+            correlation_id=correlation_id,
+        )
+        node.out.append(ReplyFetch(reply_to, response, offset=-1, max_bytes=0))

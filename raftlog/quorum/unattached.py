@@ -1,0 +1,55 @@
+"""A voter that knows no leader in its epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from raftlog.quorum.role import Role
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
+
+
+class Unattached(Role):
+    """Waits for a leader or a candidate, then asks for pre-votes itself."""
+
+    name = "unattached"
+
+    def __init__(self, node: Node, timer: float) -> None:
+        super().__init__(node)
+        self._timer = timer
+
+    @override
+    def deadline(self) -> float:
+        return self._timer
+
+    @property
+    @override
+    def election_timer(self) -> float | None:
+        return self._timer
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return True
+
+    @override
+    def grants_vote(self) -> bool:
+        return True
+
+    @override
+    def on_vote_granted(self) -> None:
+        # The candidate gets its time.
+        self._timer = self.node.election_deadline()
+
+    @override
+    def on_tick(self) -> None:
+        if self.node.now >= self._timer:
+            self.node.become_prospective()
+
+    @override
+    def on_peer_connected(self, peer_id: int) -> None:
+        # A cold start: whoever can be asked is there, so why wait.
+        if self.node.hurry and self.node.majority_connected():
+            self.node.become_prospective()
