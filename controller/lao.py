@@ -1,0 +1,306 @@
+"""LowestAcknowledgedOffset: the highest offset that every unfenced broker has applied and made readable.
+
+Theory of operation. LAO is the minimum of what the *members* have applied. A member is a registration (broker id, broker
+epoch) that is unfenced in **any** image from the high watermark to the log end: it counts from the moment its unfencing is
+proposed and stops counting when its fencing is committed. Each of those images may be the one that a broker, or the next
+controller, acts on. The images between the batches of an inherited tail count too: [tail: unfence B, fence B. Neither the
+committed nor the pending image shows B; the tail is cut between the two by a failover, and LAO was too high].
+
+Three rules keep LAO from ever going back, through failover too:
+
+* nothing is known until every member has reported in *this* controller epoch; then the minimum cannot be below anything
+  announced before, because each member applied that before it was announced;
+* a broker reports only under the highest controller epoch it has seen, and only reports under this one count: once a broker
+  has accepted a controller, nothing it applies later can move LAO at a deposed one;
+* a broker joins only when it has applied LAO and the first record of this epoch, which lies above all that earlier
+  controllers ever announced.
+
+Offsets are inclusive, but for the high watermark. -1: unknown. Everything here is soft state of one controller epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, RecordType
+
+WAITING_MAX = 100
+"""The most broker ids that an answer names."""
+
+_REGISTRATION_TYPES = frozenset(
+    (RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Registration:
+    """One broker epoch of one broker, and what was reported under it in this controller epoch."""
+
+    broker_id: int
+    epoch: int
+    legacy: bool
+    member: bool = False
+    leaves_at: int = -1
+    """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log end."""
+    applied: int = -1
+    told: int = -1
+    parked: tuple[int, int] | None = None
+    """(applied, told) of a report above what is known as committed."""
+
+
+class LaoTracker:
+    """LAO of one controller epoch. Pure; O(log brokers) a report."""
+
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        """``epoch_start_offset``: the offset of this epoch's LeaderChange record."""
+        self.epoch = epoch
+        self.epoch_start_offset = epoch_start_offset
+        self._high_watermark = 0
+        self._log_end = 0
+        self._floor = -1
+        """The highest LAO known in this epoch. It stands still when the minimum cannot rise or the set is empty."""
+        self._told_floor = -1
+        """The highest minimum of told in this epoch: what a writer may have been answered ``visible`` for."""
+        self._current: dict[int, _Registration] = {}
+        """As of the log end."""
+        self._registrations: dict[tuple[int, int], _Registration] = {}
+        """The current ones, and former ones that are members until the batch that ends them is committed."""
+        self._by_applied: Any = SortedList()
+        """(applied, broker id, broker epoch) of the members."""
+        self._by_told: Any = SortedList()
+        """(told, broker id, broker epoch) of the members."""
+        self._parked: Any = SortedList()
+        """(offset, broker id, broker epoch): counts when the offset is committed."""
+        self._leaving: deque[tuple[int, _Registration]] = deque()
+        """(leaves_at, registration), in log order; out of date when leaves_at has changed since."""
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def seed(self, image: Image) -> None:
+        """Begin with the committed image at the claim: whoever is unfenced in it is a member. O(brokers), once an epoch."""
+        for broker_id in sorted(image.brokers):
+            broker = image.brokers[broker_id]
+            self._register(broker_id, broker.epoch, broker.registration_version, broker.fenced, leaves_at=-1)
+        self._log_end = image.offset + 1
+
+    def proposed(self, records: Sequence[Record], base_offset: int) -> None:
+        """One batch at the log end: first those of the inherited tail, then every one of this controller's own.
+
+        Raises ValueError if a batch was left out: a membership change could hide in it.
+        """
+        if base_offset != self._log_end:
+            raise ValueError(f"batch at offset {base_offset} does not follow the log end {self._log_end}")
+        self._log_end = base_offset + len(records)
+        for record in records:
+            if record.type in _REGISTRATION_TYPES:
+                self._registration_changed(record.type, record.message, self._log_end)
+
+    def committed(self, high_watermark: int) -> None:
+        """Everything below ``high_watermark`` is committed: memberships end, parked reports count.
+
+        Ignored until it covers the first record of this epoch. A follower's high watermark lags behind what its leader announced
+        from: [B's fencing was committed, LAO went on without B, and the new controller does not know it: LAO goes back to B's].
+        """
+        if high_watermark <= max(self.epoch_start_offset, self._high_watermark):
+            return
+        self._high_watermark = high_watermark
+        while self._leaving and self._leaving[0][0] <= high_watermark:
+            leaves_at, broker = self._leaving.popleft()
+            if broker.leaves_at == leaves_at:
+                self._end_membership(broker)
+        while self._parked and self._parked[0][0] < high_watermark:
+            _, broker_id, broker_epoch = self._parked.pop(0)
+            broker = self._registrations[broker_id, broker_epoch]
+            applied, told = broker.parked or (-1, -1)
+            broker.parked = None
+            self._count(broker, applied, told)
+        self._advance()
+
+    def _registration_changed(self, type_: int, message: Any, batch_end: int) -> None:
+        if type_ == RecordType.REGISTER_BROKER:
+            self._register(
+                message.broker_id,
+                message.broker_epoch,
+                message.registration_version,
+                message.fenced,
+                leaves_at=batch_end,
+            )
+        elif type_ == RecordType.UNREGISTER_BROKER:
+            self._retire(self._current.pop(message.broker_id), batch_end)
+        elif message.HasField("fenced"):
+            self._set_fenced(self._current[message.broker_id], message.fenced, batch_end)
+
+    def _register(self, broker_id: int, epoch: int, version: int, fenced: bool, *, leaves_at: int) -> None:
+        """A new epoch starts without reports; the same epoch again only amends the registration."""
+        broker = self._current.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            former, broker = broker, _Registration(broker_id, epoch, legacy=version == 0)
+            self._current[broker_id] = self._registrations[broker_id, epoch] = broker
+            if former is not None:
+                self._retire(former, leaves_at)
+        broker.legacy = version == 0
+        self._set_fenced(broker, fenced, leaves_at)
+
+    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
+        if not fenced:
+            # A fencing before this one no longer ends anything: an image above it shows the broker unfenced.
+            broker.leaves_at = -1
+            if not broker.member:
+                broker.member = True
+                self._by_applied.add((broker.applied, broker.broker_id, broker.epoch))
+                self._by_told.add((broker.told, broker.broker_id, broker.epoch))
+        elif broker.member and broker.leaves_at < 0:
+            broker.leaves_at = batch_end
+            self._leaving.append((batch_end, broker))
+
+    def _retire(self, broker: _Registration, batch_end: int) -> None:
+        """Replaced or unregistered. While it is a member its process may go on reading and reporting."""
+        self._set_fenced(broker, True, batch_end)
+        if not broker.member:
+            self._forget(broker)
+
+    def _end_membership(self, broker: _Registration) -> None:
+        broker.member, broker.leaves_at = False, -1
+        self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+        self._by_told.remove((broker.told, broker.broker_id, broker.epoch))
+        if self._current.get(broker.broker_id) is not broker:
+            self._forget(broker)
+
+    def _forget(self, broker: _Registration) -> None:
+        del self._registrations[broker.broker_id, broker.epoch]
+        if broker.parked is not None:
+            self._parked.remove((max(broker.parked), broker.broker_id, broker.epoch))
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
+        """What a broker says on every fetch and heartbeat: how far it has applied, and the highest LAO it was told.
+
+        Ignored under another controller epoch: a lower one means that the broker has not accepted this controller yet, a higher one
+        that this controller is deposed. Ignored under another broker epoch. Late and repeated reports change nothing.
+        """
+        broker = self._registrations.get((broker_id, broker_epoch))
+        if controller_epoch != self.epoch or broker is None or broker.legacy:
+            return
+        if max(applied, told) < self._high_watermark:
+            self._count(broker, applied, told)
+            self._advance()
+        else:
+            self._park(broker, applied, told)
+
+    def _park(self, broker: _Registration, applied: int, told: int) -> None:
+        if broker.parked is not None:
+            self._parked.remove((max(broker.parked), broker.broker_id, broker.epoch))
+            applied, told = max(applied, broker.parked[0]), max(told, broker.parked[1])
+        broker.parked = (applied, told)
+        self._parked.add((max(applied, told), broker.broker_id, broker.epoch))
+
+    def _count(self, broker: _Registration, applied: int, told: int) -> None:
+        if applied > broker.applied:
+            if broker.member:
+                self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+                self._by_applied.add((applied, broker.broker_id, broker.epoch))
+            broker.applied = applied
+        if told > broker.told:
+            if broker.member:
+                self._by_told.remove((broker.told, broker.broker_id, broker.epoch))
+                self._by_told.add((told, broker.broker_id, broker.epoch))
+            broker.told = told
+
+    def _advance(self) -> None:
+        if self._by_applied:
+            self._floor = max(self._floor, self._by_applied[0][0])
+            self._told_floor = max(self._told_floor, self._by_told[0][0])
+
+    def may_join(self, broker_id: int) -> bool:
+        """Whether unfencing this broker now keeps every promise made so far: ask at every report, then propose at once.
+
+        It must have applied LAO and, as LAO may not be known yet, the first record of this epoch. It must have been told what a writer
+        may have been answered ``visible`` for [members were told 5; B was told 3 while it was fenced, joins, and reads from 3].
+        Without members nobody vouches for less than LAO itself. A broker with a legacy registration may always join: it says
+        nothing of what it has applied, and while it is a member LAO is unknown.
+        """
+        broker = self._current.get(broker_id)
+        if broker is None:
+            return False
+        if broker.legacy:
+            return True
+        if broker.applied < max(self._floor, self.epoch_start_offset):
+            return False
+        # Not known in this epoch: nobody was told anything by it, and what an earlier epoch told counts for nothing
+        # at a broker that this one unfences.
+        return self._floor < 0 or broker.told >= (self._told_floor if self._by_told else self._floor)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def lao(self) -> int:
+        """Inclusive; -1 if unknown. Always below the high watermark, and never lower than it was when it was known."""
+        return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor
+
+    @property
+    def unknown_reason(self) -> str:
+        """Why LAO is unknown, for people; empty if it is known."""
+        if self.lao >= 0:
+            return ""
+        if not self._high_watermark:
+            return f"no record of controller epoch {self.epoch} is committed yet"
+        if not self._by_applied:
+            return "no broker is unfenced"
+        silent = list(self._by_applied.irange(maximum=(-1, float("inf"))))
+        legacy = [broker_id for _, broker_id, epoch in silent if self._registrations[broker_id, epoch].legacy]
+        if legacy:
+            return f"brokers {_ids(legacy)} have a legacy registration, which reports no applied offset"
+        return f"brokers {_ids(b for _, b, _ in silent)} have not reported in controller epoch {self.epoch}"
+
+    @property
+    def min_told(self) -> int:
+        """The lowest LAO that a member was told; -1 if one was told none, or there is no member."""
+        return self._by_told[0][0] if self._by_told else -1
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Ids of the brokers that count, ascending. O(members)."""
+        return sorted({broker_id for _, broker_id, _ in self._by_applied})
+
+    def held_back_by(self) -> list[int]:
+        """Members with the lowest applied offset, ascending, if it is below the last committed one."""
+        if not self._by_applied or self._by_applied[0][0] >= self._high_watermark - 1:
+            return []
+        lowest = self._by_applied[0][0]
+        return sorted({b for _, b, _ in self._by_applied.irange(maximum=(lowest, float("inf")))})
+
+    def waiting_for_applied(self, offset: int) -> list[int]:
+        """Members that have not applied ``offset`` yet: the first 100, ascending."""
+        return _ids(b for _, b, _ in self._by_applied.irange(maximum=(offset,), inclusive=(True, False)))
+
+    def waiting_for_told(self, offset: int) -> list[int]:
+        """Members that were not told of an LAO that covers ``offset`` yet: the first 100, ascending."""
+        return _ids(b for _, b, _ in self._by_told.irange(maximum=(offset,), inclusive=(True, False)))
+
+    def applied_of(self, broker_id: int) -> int:
+        """What a broker reported as applied in this epoch, under its present registration; -1: nothing yet."""
+        broker = self._current.get(broker_id)
+        return -1 if broker is None else broker.applied
+
+    def told_of(self, broker_id: int) -> int:
+        """What a broker reported as told in this epoch, under its present registration; -1: nothing yet."""
+        broker = self._current.get(broker_id)
+        return -1 if broker is None else broker.told
+
+    def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
+        """(broker id, broker epoch, applied) of all that reported, members or not, ascending. O(brokers)."""
+        for broker_id in sorted(self._current):
+            broker = self._current[broker_id]
+            if broker.applied >= 0:
+                yield broker_id, broker.epoch, broker.applied
+
+
+def _ids(broker_ids: Any) -> list[int]:
+    return sorted(set(broker_ids))[:WAITING_MAX]

@@ -1,0 +1,57 @@
+"""An image for people and JSON: plain containers, everything sorted, the same from the same state on every node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+from raftlog.metadata.entities import Broker, Partition, Topic, format_hash
+from raftlog.metadata.image import Image
+
+
+def image_to_dict(image: Image) -> dict[str, Any]:
+    """The whole image as JSON-able containers: topics by name, all else by id; topic ids and the state hash in hex. O(image)."""
+    return {
+        "offset": image.offset,
+        "epoch": image.epoch,
+        "timestamp_ms": image.timestamp_ms,
+        "state_hash": format_hash(image.state_hash),
+        "leader": None if image.leader is None else {**asdict(image.leader), "voters": list(image.leader.voters)},
+        "progress": None if image.progress is None else asdict(image.progress),
+        "features": {name: image.features[name] for name in sorted(image.features)},
+        "brokers": [_broker(image.brokers[broker_id]) for broker_id in sorted(image.brokers)],
+        "topics": [_topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)],
+        "configs": [
+            {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(image.configs[key].items()))}
+            for key in sorted(image.configs)
+        ],
+        "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
+    }
+
+
+def _broker(broker: Broker) -> dict[str, Any]:
+    return {
+        **asdict(broker),
+        "listeners": [asdict(listener) for listener in broker.listeners],
+        "features": [
+            {"name": name, "min_supported_version": low, "max_supported_version": high}
+            for name, low, high in broker.features
+        ],
+        "log_dirs": list(broker.log_dirs),
+        "process": asdict(broker.process),
+    }
+
+
+def _topic(image: Image, topic: Topic) -> dict[str, Any]:
+    return {
+        "id": topic.id.hex(),
+        "name": topic.name,
+        "partitions": [_partition(image.partitions[topic.id, index]) for index in range(topic.partition_count)],
+    }
+
+
+def _partition(partition: Partition) -> dict[str, Any]:
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(partition).items()}
+    del fields["topic_id"]  # the topic's own
+    return fields
