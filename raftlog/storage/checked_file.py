@@ -8,18 +8,21 @@ renamed over the old file, and the directory is synced: after a crash the file i
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import google_crc32c
 import msgspec
 
 from raftlog.errors import CorruptLogError, StorageError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 TEMPORARY_SUFFIX = ".tmp"
 
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def fsync_directory(directory: Path) -> None:
@@ -31,7 +34,7 @@ def fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def write_checked(path: Path, kind: str, content: Any) -> None:
+def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
     """Replace ``path`` by the dataclass ``content``, durably when this returns. Raises StorageError."""
     temporary = stage_checked(path, kind, content)
     try:
@@ -41,7 +44,7 @@ def write_checked(path: Path, kind: str, content: Any) -> None:
         raise StorageError(f"can't replace {path}: {error}") from error
 
 
-def stage_checked(path: Path, kind: str, content: Any) -> Path:
+def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
     """Write and sync the temporary file of ``path`` without renaming it; return its name. Raises StorageError."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
@@ -74,11 +77,18 @@ def read_content(path: Path, kind: str) -> dict[str, Any]:
 
 def read_checked(path: Path, kind: str, type_: type[T]) -> T:
     """``read_content`` as the dataclass ``type_``; a wrong shape is CorruptLogError too."""
-    content = read_content(path, kind)
+    return convert(path, read_content(path, kind), type_)
+
+
+def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
+    """``content`` of ``path`` as the dataclass ``type_``, every field present and no other. Raises CorruptLogError."""
     try:
-        return msgspec.convert(content, type_)
+        value = msgspec.convert(content, type_)
     except msgspec.ValidationError as error:
         raise CorruptLogError(f"{path} is corrupt: {error}") from error
+    if content.keys() != {field.name for field in fields(type_)}:
+        raise CorruptLogError(f"{path} is corrupt: it has the fields {', '.join(sorted(content))}")
+    return value
 
 
 def remove_leftovers(directory: Path) -> None:

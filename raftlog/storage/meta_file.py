@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import msgspec
-
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, VoteState
-from raftlog.storage.checked_file import TEMPORARY_SUFFIX, fsync_directory, read_content, stage_checked
+from raftlog.storage.checked_file import TEMPORARY_SUFFIX, convert, fsync_directory, read_content, stage_checked
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
@@ -28,12 +26,12 @@ def read_identity(directory: Path) -> NodeIdentity:
             raise ConfigError(
                 f"{path} has format_version {version}, this program knows up to {FORMAT_VERSION}: use a newer raftlog"
             )
-        return msgspec.convert(content, NodeIdentity)
+        return convert(path, content, NodeIdentity)
     except FileNotFoundError:
         raise ConfigError(
             f"data directory {directory} is not formatted; run: raftlog storage format (see --help)"
         ) from None
-    except (CorruptLogError, msgspec.ValidationError) as error:
+    except CorruptLogError as error:
         raise ConfigError(f"the identity in {path} is corrupt: {error}") from error
     except StorageError as error:
         raise ConfigError(str(error)) from error

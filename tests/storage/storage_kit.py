@@ -42,9 +42,7 @@ def make_chunk(base_offset: int, *counts: int, epoch: int = 1, body: bytes = b"b
 
 
 def open_rocks(directory: Path, **options: float) -> log_store.RocksLogStore:
-    return open_store(
-        directory, expect_cluster_id="c1", expect_node_id=1, loop=asyncio.get_running_loop(), **options
-    )
+    return open_store(directory, expect_cluster_id="c1", expect_node_id=1, loop=asyncio.get_running_loop(), **options)
 
 
 def whole(store: LogStore, end: int) -> bytes:

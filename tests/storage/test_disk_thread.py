@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from raftlog.errors import FatalError, StorageError
+from raftlog.storage.disk_thread import SLOW_CALL_S, SLOW_PENALTY_S, DiskThread
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Disk:
+    """A DiskThread, and which thread its last job ran in."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.thread = DiskThread(asyncio.get_running_loop(), self.clock)
+        self.ran_in: list[threading.Thread] = []
+
+    async def run(self, *, takes_s: float = 0.0, inline: bool = True) -> bool:
+        """Whether the job ran on the loop."""
+        done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
+
+        def job() -> None:
+            self.clock.now_s += takes_s
+            self.ran_in.append(threading.current_thread())
+
+        self.thread.run(job, done.set_result, inline=inline)
+        assert await done is None
+        return self.ran_in[-1] is threading.current_thread()
+
+
+@pytest.fixture
+async def disk():
+    disk = Disk()
+    yield disk
+    disk.thread.close()
+
+
+async def test_inline_only_when_asked(disk: Disk) -> None:
+    assert await disk.run()
+    assert not await disk.run(inline=False)
+    assert await disk.run()
+
+
+@pytest.mark.parametrize("first_inline", [True, False])
+async def test_a_slow_disk_keeps_off_the_loop_for_a_while(disk: Disk, first_inline: bool) -> None:
+    assert await disk.run(takes_s=SLOW_CALL_S * 0.9, inline=first_inline) is first_inline
+    assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
+    disk.clock.now_s += SLOW_PENALTY_S * 0.9
+    assert await disk.run(takes_s=SLOW_CALL_S * 2) is False
+    disk.clock.now_s += SLOW_PENALTY_S * 0.9
+    assert await disk.run() is False, "still slow in the thread: the wait begins anew"
+    disk.clock.now_s += SLOW_PENALTY_S
+    assert await disk.run() is True
+
+
+async def test_nothing_overtakes_what_waits(disk: Disk) -> None:
+    order: list[str] = []
+    go = threading.Event()
+    disk.thread.run(go.wait, lambda _: order.append("first"), inline=False)  # type: ignore[arg-type]
+    disk.thread.run(lambda: None, lambda _: order.append("second"), inline=True)
+    assert order == []
+    go.set()
+    await disk.run()
+    assert order == ["first", "second"]
+
+
+async def test_errors_are_reported(disk: Disk) -> None:
+    error = StorageError("no")
+
+    def fail() -> None:
+        raise error
+
+    for inline in (True, False):
+        done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
+        disk.thread.run(fail, done.set_result, inline=inline)
+        assert await done is error
+
+
+async def test_close_waits_and_reports_nothing_more(disk: Disk) -> None:
+    ran: list[str] = []
+    for name in "ab":
+        disk.thread.run(lambda name=name: ran.append(name), lambda _: ran.append("reported"), inline=False)
+    disk.thread.close()
+    assert ran == ["a", "b"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ran == ["a", "b"]

@@ -1,0 +1,270 @@
+"""Bytes that changed on disk are found and named, or do no harm: never served, never silently lost."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import google_crc32c
+import pytest
+from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, whole, write_vote
+
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.storage.api import VoteState
+from raftlog.storage.layout import LogState, read_log_state, write_log_state
+from raftlog.storage.log_store import read_between
+from raftlog.storage.meta_file import format_storage
+from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.wal_tail import check_tails
+
+VOTE = VoteState(epoch=5, voted_id=2)
+END = 60
+NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS")
+"""Files (by prefix) whose content nobody depends on."""
+
+
+class Image(NamedTuple):
+    """A data directory, and all that it holds."""
+
+    directory: Path
+    content: bytes
+
+
+@pytest.fixture
+async def images(tmp_path: Path) -> dict[str, Image]:
+    """``clean``: closed in order, all in SST files. ``crashed``: copied from under a running node, its tail in the WAL."""
+    directory = tmp_path / "clean"
+    format_storage(directory, IDENTITY)
+    content = b""
+    for first in (0, END // 2):
+        store = open_rocks(directory)
+        store.recover()
+        for base in range(first, first + END // 2, 2):
+            chunk = make_chunk(base, 1, 1, body=b"x" * 200)
+            store.append(chunk, base, base + 2)
+            content += chunk
+            await flush(store, inline=True)
+        await write_vote(store, VOTE)
+        if first:
+            shutil.copytree(directory, tmp_path / "crashed")
+        store.close()
+    return {name: Image(tmp_path / name, content) for name in ("clean", "crashed")}
+
+
+def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
+    """What a node that opens ``directory`` finds, or the kind of its error."""
+    store = None
+    try:
+        store = open_rocks(directory, probe_timeout_s=20.0)
+        found = store.recover()
+        return whole(store, found.end_offset), found.vote
+    except (FatalError, ConfigError) as error:
+        return type(error).__name__
+    finally:
+        if store is not None:
+            store.close()
+
+
+@pytest.mark.parametrize("name", ["clean", "crashed"])
+async def test_flipped_bytes_are_found_or_harmless(tmp_path: Path, images: dict[str, Image], name: str) -> None:
+    image = images[name]
+    rng = Random(f"flip-{name}")
+    files = sorted(path for path in image.directory.rglob("*") if path.is_file() and path.stat().st_size)
+    scratch = tmp_path / "scratch"
+    found: set[str] = set()
+    for path in files:
+        size = path.stat().st_size
+        data = not path.name.startswith(NOT_DATA)
+        positions = {0, size - 1, *(rng.randrange(size) for _ in range(6 if data else 1))}
+        for position in sorted(positions):
+            shutil.copytree(image.directory, scratch)
+            victim = scratch / path.relative_to(image.directory)
+            content = bytearray(path.read_bytes())
+            content[position] ^= 1 << rng.randrange(8)
+            victim.write_bytes(content)
+            seen = outcome(scratch)
+            assert isinstance(seen, str) or seen == (image.content, VOTE), f"{path.name} at {position}: {seen!r}"
+            if isinstance(seen, str):
+                found.add(path.suffix or path.name.split("-")[0])
+            shutil.rmtree(scratch)
+    assert {".json", "CURRENT", "MANIFEST", ".sst", *([".log"] if name == "crashed" else [])} <= found
+
+
+async def test_every_flipped_header_of_the_wal_is_found(tmp_path: Path, images: dict[str, Image]) -> None:
+    """Without our own check one flipped bit in a length drops every record behind it, silently."""
+    image = images["crashed"]
+    (wal,) = (image.directory / "log").glob("*.log")
+    good = wal.read_bytes()
+    headers = []
+    position = 0
+    while position < len(good):
+        headers.append(position)
+        position += 7 + struct.unpack_from("<H", good, position + 4)[0]
+    assert len(headers) == END // 4
+    for header in (headers[0], headers[len(headers) // 2], headers[-1]):
+        for byte in (4, 5):
+            for bit in range(8):
+                wal.write_bytes(_flipped(good, header + byte, bit))
+                assert _refused(image.directory), f"length byte {byte} bit {bit} of the record at {header}"
+        wal.write_bytes(_flipped(good, header + 6, 2))
+        with pytest.raises(CorruptLogError, match="unknown record type 5"):
+            check_tails(image.directory / "log")
+    wal.write_bytes(good)
+    assert outcome(image.directory) == (image.content, VOTE)
+
+
+def _flipped(data: bytes, position: int, bit: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :]
+
+
+def _refused(directory: Path) -> bool:
+    """By our own check, else (a changed length within the file) by RocksDB's checksum."""
+    try:
+        check_tails(directory / "log")
+        RocksLog(directory / "log", read_only=True).close()
+    except CorruptLogError:
+        return True
+    return False
+
+
+async def test_a_torn_tail_is_no_damage(tmp_path: Path, images: dict[str, Image]) -> None:
+    image = images["crashed"]
+    (wal,) = (image.directory / "log").glob("*.log")
+    good = wal.read_bytes()
+    record = 7 + struct.unpack_from("<H", good, 4)[0]
+    for missing in (1, record - 8, record - 3, record):
+        wal.write_bytes(good[:-missing])
+        scratch = tmp_path / "scratch"
+        shutil.copytree(image.directory, scratch)
+        seen = outcome(scratch)
+        shutil.rmtree(scratch)
+        assert isinstance(seen, tuple), f"{missing} bytes missing: {seen}"
+        content, _ = seen
+        assert image.content.startswith(content)
+        assert 0 < len(image.content) - len(content) <= record
+
+
+async def test_a_tail_that_is_missing_altogether_is_found(images: dict[str, Image]) -> None:
+    image = images["crashed"]
+    assert read_log_state(image.directory) == LogState(clean=False, end_offset_at_least=END // 2)
+    shutil.rmtree(image.directory / "log")
+    RocksLog(image.directory / "log", create=True).close()
+    store = open_rocks(image.directory)
+    with pytest.raises(CorruptLogError, match=f"ends at offset 0, but was durable up to {END // 2}") as caught:
+        store.recover()
+    assert caught.value.offset == 0
+    store.close()
+    assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
+
+
+@pytest.mark.parametrize("name", ["log", "log/CURRENT", "log-state.json"])
+async def test_missing_files_are_found(images: dict[str, Image], name: str) -> None:
+    path = images["clean"].directory / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert isinstance(outcome(images["clean"].directory), str)
+
+
+async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
+    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = images["crashed"]
+    (wal,) = (image.directory / "log").glob("*.log")
+    wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
+    with pytest.raises(CorruptLogError, match="unknown record type 5"):
+        open_rocks(image.directory)
+    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: None)
+    with pytest.raises(StorageError, match="could not be opened within 1 s"):
+        open_rocks(image.directory, probe_timeout_s=1.0)
+
+
+async def test_a_probe_that_dies_is_an_error(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.storage.open_probe._CHILD", "import os; os.abort()")
+    with pytest.raises(StorageError, match="ended with -6"):
+        open_rocks(images["crashed"].directory)
+
+
+async def test_only_an_unclean_end_is_probed(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[Path] = []
+    monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
+    for name in ("clean", "crashed"):
+        assert outcome(images[name].directory) == (images[name].content, VOTE)
+    assert probed == [images["crashed"].directory / "log"]
+
+
+def _gap(rocks: RocksLog) -> None:
+    rocks.put(END + 5, make_batch(END + 5))
+
+
+def _wrong_crc(rocks: RocksLog) -> None:
+    batch = bytearray(make_batch(END))
+    batch[-1] ^= 1
+    rocks.put(END, bytes(batch))
+
+
+def _wrong_base(rocks: RocksLog) -> None:
+    rocks.put(END, make_batch(END + 1))
+
+
+def _epoch_back(rocks: RocksLog) -> None:
+    rocks.put(END, make_batch(END, epoch=0))
+
+
+def _cut_short(rocks: RocksLog) -> None:
+    rocks.put(END, make_batch(END)[:-1])
+
+
+def _empty(rocks: RocksLog) -> None:
+    rocks.put(END, b"")
+
+
+def _no_records(rocks: RocksLog) -> None:
+    batch = make_batch(END)
+    content = batch[8:12] + bytes(4) + batch[16:]
+    rocks.put(END, batch[:4] + struct.pack(">I", google_crc32c.value(content)) + content)
+
+
+@pytest.mark.parametrize("damage", [_gap, _wrong_crc, _wrong_base, _epoch_back, _cut_short, _empty, _no_records])
+async def test_recovery_names_the_offset(images: dict[str, Image], damage: Callable[[RocksLog], None]) -> None:
+    """Bytes that RocksDB vouches for, and that are wrong all the same."""
+    directory = images["clean"].directory
+    rocks = RocksLog(directory / "log")
+    damage(rocks)
+    rocks.close()
+    store = open_rocks(directory)
+    with pytest.raises(CorruptLogError, match=str(END)) as caught:
+        store.recover()
+    assert caught.value.offset == END
+    with pytest.raises(CorruptLogError) as again:
+        store.append(make_batch(0), 0, 1)
+    assert again.value is caught.value
+    store.close()
+
+
+async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[str, Image]) -> None:
+    directory = images["clean"].directory
+    rocks = RocksLog(directory / "log")
+    rocks.replace_tail(0, (2, make_batch(2)))
+    rocks.close()
+    write_log_state(directory, LogState(clean=True, end_offset_at_least=0))
+    assert outcome(directory) == "CorruptLogError"
+
+
+async def test_damage_met_by_a_read_is_not_served(images: dict[str, Image], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_rocks(images["clean"].directory)
+    store.recover()
+    bad = _flipped(make_batch(0), len(make_batch(0)) - 1, 0)
+    for chunks in ([(0, bad)], [(0, make_batch(0)), (2, make_batch(2))], [(0, make_batch(0))], []):
+        monkeypatch.setattr(RocksLog, "scan", lambda *_, chunks=chunks: (chunk for chunk in chunks))
+        with pytest.raises(CorruptLogError, match="offset") as caught:
+            read_between(RocksLog.__new__(RocksLog), 0, until=4, max_bytes=1 << 20, end=4)
+        assert caught.value.offset == (0 if chunks in ([(0, bad)], []) else 1)
+    with pytest.raises(CorruptLogError) as first:
+        store.read(0, until=4, max_bytes=1 << 20)
+    with pytest.raises(CorruptLogError) as again:
+        store.append(make_batch(END), END, END + 1)
+    assert again.value is first.value
+    store.close()

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storage_kit import IDENTITY, flush, make_batch, make_chunk, whole, write_vote
+
+from raftlog.errors import ConfigError, StorageError
+from raftlog.storage.api import RecoveredLog, VoteState
+from simulation.disk import SimDisk, SimLogStore
+
+
+def opened(disk: SimDisk) -> tuple[SimLogStore, RecoveredLog]:
+    store = disk.open()
+    return store, store.recover()
+
+
+async def crash_after_two_syncs(seed: int) -> tuple[bytes, int]:
+    """Ten batches, four of them synced, then a crash: what is left, and where it ends."""
+    disk = SimDisk(IDENTITY, Random(1))
+    store, _ = opened(disk)
+    for i in range(4):
+        store.append(make_batch(i), i, i + 1)
+    assert await flush(store) == 4
+    for i in range(4, 10):
+        store.append(make_batch(i), i, i + 1)
+    store.flush(lambda _: pytest.fail("a crashed store calls nobody"), inline=True)
+    disk.crash(Random(seed))
+    with pytest.raises(StorageError, match="crashed"):
+        store.read(0, until=1, max_bytes=1)
+    store, found = opened(disk)
+    return whole(store, found.end_offset), found.end_offset
+
+
+async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
+    ends = set()
+    for seed in range(60):
+        content, end = await crash_after_two_syncs(seed)
+        assert content == b"".join(make_batch(i) for i in range(end))
+        ends.add(end)
+    assert ends == set(range(4, 11))
+
+
+async def test_the_same_seed_crashes_the_same_way() -> None:
+    assert [await crash_after_two_syncs(seed) for seed in range(5)] == [
+        await crash_after_two_syncs(s) for s in range(5)
+    ]
+
+
+async def test_an_unsynced_truncation_may_be_lost_whole() -> None:
+    seen = set()
+    for seed in range(30):
+        disk = SimDisk(IDENTITY, Random(1))
+        store, _ = opened(disk)
+        store.append(make_chunk(0, 1, 1, 1, 1), 0, 4)
+        await flush(store)
+        store.truncate(2)
+        store.append(make_batch(2, epoch=2), 2, 3)
+        disk.crash(Random(seed))
+        _, found = opened(disk)
+        seen.add((found.end_offset, found.epochs))
+    assert seen == {(4, ((1, 0),)), (2, ((1, 0),)), (3, ((1, 0), (2, 2)))}
+
+
+async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
+    seen = set()
+    for seed in range(30):
+        disk = SimDisk(IDENTITY, Random(1))
+        store, _ = opened(disk)
+        assert await write_vote(store, VoteState(epoch=1)) is None
+        for epoch in (2, 3):
+            store.write_vote(VoteState(epoch=epoch), lambda _: pytest.fail("a crashed store calls nobody"))
+        disk.crash(Random(seed))
+        seen.add(opened(disk)[1].vote.epoch)
+    assert seen == {1, 2, 3}
+
+
+async def test_what_recovery_found_is_durable() -> None:
+    disk = SimDisk(IDENTITY, Random(1))
+    store, _ = opened(disk)
+    store.append(make_batch(0), 0, 1)
+    store.close()
+    assert opened(disk)[1].end_offset == 1
+    for seed in range(5):
+        disk.crash(Random(seed))
+        assert opened(disk)[1].end_offset == 1
+
+
+async def test_a_failed_sync_makes_nothing_durable() -> None:
+    ends = set()
+    for seed in range(10):
+        disk = SimDisk(IDENTITY, Random(1))
+        store, _ = opened(disk)
+        store.append(make_batch(0), 0, 1)
+        disk.fail_next("flush")
+        assert isinstance(await flush(store), StorageError)
+        disk.crash(Random(seed))
+        ends.add(opened(disk)[1].end_offset)
+    assert ends == {0, 1}
+
+
+async def test_a_failed_vote_is_not_replayed_later() -> None:
+    disk = SimDisk(IDENTITY, Random(1))
+    store, _ = opened(disk)
+    disk.fail_next("write_vote")
+    assert isinstance(await write_vote(store, VoteState(epoch=1)), StorageError)
+    store.close()
+    store, found = opened(disk)
+    assert found.vote == VoteState()
+    assert await write_vote(store, VoteState(epoch=2)) is None
+    store.close()
+    assert opened(disk)[1].vote == VoteState(epoch=2)
+
+
+async def test_a_disk_is_mounted_once() -> None:
+    disk = SimDisk(IDENTITY, Random(1))
+    disk.open()
+    with pytest.raises(ConfigError, match="in use"):
+        disk.open()
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 3), st.integers(1, 3)),
+        st.tuples(st.just("truncate"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("flush"), st.just(0), st.just(0)),
+        st.tuples(st.just("crash"), st.integers(0, 99), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS)
+async def test_the_disk_against_a_plain_list(operations: list[tuple[str, int, int]]) -> None:
+    """The model: batches in a list, the durable ones in another; a crash ends at a state that the log has had since the last sync."""
+    disk = SimDisk(IDENTITY, Random(1))
+    store, _ = opened(disk)
+    ends: list[tuple[int, bytes]] = []
+    states: list[list[tuple[int, bytes]]] = [[]]
+    epoch = 1
+    for name, a, b in operations:
+        end = ends[-1][0] if ends else 0
+        if name == "append":
+            chunk = b""
+            for _ in range(b):
+                batch = make_batch(end, a, epoch=epoch)
+                chunk, end = chunk + batch, end + a
+                ends.append((end, batch))
+            store.append(chunk, end - a * b, end)
+        elif name == "truncate":
+            ends = ends[: max(len(ends) - a, 0)]
+            store.truncate(ends[-1][0] if ends else 0)
+            epoch += 1
+        elif name == "flush":
+            assert await flush(store) == end
+            states = []
+        else:
+            disk.crash(Random(a))
+            store, found = opened(disk)
+            content = whole(store, found.end_offset)
+            ends = next(state for state in states if b"".join(batch for _, batch in state) == content)
+            states = []
+        states.append(list(ends))
+        assert whole(store, ends[-1][0] if ends else 0) == b"".join(batch for _, batch in ends)
