@@ -1,46 +1,51 @@
-"""What a node says of itself when asked: it needs no leader to answer."""
+"""DescribeBrokers: what only the active controller knows. Registrations as committed, never as pending."""
 
 from __future__ import annotations
 
-from controller.service import ControllerService
-from raftlog.quorum.description import ReplicaDescription
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from collections import Counter
+
+from controller.decision import Decision
+from controller.state import ControllerState
+from raftlog.metadata.entities import Broker
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
-    """The reply to DescribeQuorum: this node's view, with the others' progress if it leads."""
-    quorum = service.quorum
-    seen = service.replica.core.describe(service.now())
-    endpoints = {voter.node_id: voter.endpoint for voter in quorum.voters}
-    leadership = service.leadership
-    known = {replica.node_id: replica for replica in seen.voters}
-    unknown = ReplicaDescription(-1, "", -1, -1, -1)
-    return pb.DescribeQuorumResponse(
-        cluster_id=quorum.cluster_id,
-        node_id=quorum.node_id,
-        directory_id=quorum.directory_id,
-        role=seen.role,
-        leader_id=seen.leader_id,
-        leader_epoch=seen.epoch,
-        voted_id=seen.voted_id,
-        log_start_offset=seen.log_start_offset,
-        log_end_offset=seen.log_end_offset,
-        durable_end_offset=seen.flushed_end_offset,
-        high_watermark=seen.high_watermark,
-        voters=[_replica(known.get(id_, unknown), id_, endpoints[id_]) for id_ in sorted(endpoints)],
-        observers=[_replica(replica, replica.node_id, "") for replica in seen.observers],
-        lowest_acknowledged_offset=service.lowest_acknowledged_offset,
-        lao_unknown_reason=leadership.lao.unknown_reason if leadership is not None else "this node is not the leader",
-        generation=service.generation,
+def describe_brokers(state: ControllerState, now: float) -> Decision:
+    """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
+    image, lao = state.committed, state.lao
+    leaders = Counter(partition.leader for partition in image.partitions.values())
+    body = rpc.DescribeBrokersResponse(
+        brokers=[
+            rpc.DescribedBroker(
+                broker_id=broker.id,
+                broker_epoch=broker.epoch,
+                state=lifecycle_state(broker),
+                endpoint=broker.endpoint,
+                rack=broker.rack,
+                applied_offset=lao.applied_of(broker.id),
+                told_lowest_acknowledged_offset=lao.told_of(broker.id),
+                last_contact_age_ms=_contact_age_ms(state, broker.id, now),
+                reason=broker.reason,
+                leader_count=leaders[broker.id],
+                replica_count=len(image.replicas_of.get(broker.id) or ()),
+            )
+            for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+        ],
+        lowest_acknowledged_offset=lao.lao,
+        lao_unknown_reason=lao.unknown_reason,
+        high_watermark=image.offset + 1,
+        held_back_by=lao.held_back_by(),
     )
+    return Decision([], body)
 
 
-def _replica(replica: ReplicaDescription, node_id: int, endpoint: str) -> pb.ReplicaState:
-    return pb.ReplicaState(
-        replica_id=node_id,
-        replica_directory_id=replica.directory_id,
-        endpoint=endpoint,
-        log_end_offset=replica.log_end_offset,
-        last_fetch_age_ms=replica.last_fetch_age_ms,
-        last_caught_up_age_ms=replica.last_caught_up_age_ms,
-    )
+def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:
+    """KIP-343's state of a registration."""
+    if broker.fenced:
+        return rpc.INACTIVE
+    return rpc.STOPPING if broker.in_controlled_shutdown else rpc.ACTIVE
+
+
+def _contact_age_ms(state: ControllerState, broker_id: int, now: float) -> int:
+    contact = state.sessions.last_contact(broker_id)
+    return -1 if contact is None else max(0, round((now - contact) * 1000))

@@ -1,0 +1,270 @@
+"""The active controller of one epoch: requests, reports and time in; decisions out. No I/O, no clock, no randomness of its own.
+
+The shell folds what is decided into the pending image at once, so each decision sees the one before it, and requests pipeline.
+Nothing here outlives the epoch: a controller that loses its leadership is dropped whole.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from controller.alter_partition import alter_partitions
+from controller.configs import alter_configs
+from controller.decision import Decision, refuse
+from controller.describe import describe_brokers
+from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
+from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, unfence_decision
+from controller.lag_watch import LagWatch
+from controller.lao import LaoTracker
+from controller.progress import ProgressPolicy
+from controller.registration import LAO_FEATURE, LEGACY_REGISTRATION, register_broker, unregister_broker
+from controller.sessions import SessionTracker
+from controller.settings import ControllerSettings
+from controller.state import ControllerState
+from controller.topics import create_topics, delete_topics
+from raftlog.batch import RecordData
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+METADATA_VERSION_FEATURE = "metadata.version"
+BOOTSTRAP_FEATURES = ((METADATA_VERSION_FEATURE, 1), (LAO_FEATURE, 1))
+_NEWS = Record(RecordType.CONFIG, None, RecordData(RecordType.CONFIG, 0, b""))
+"""Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
+
+
+class ActiveController:
+    """Decides for one epoch.
+
+    ``pending`` is shared with the shell, which folds every decision's records into it (and into ``lao``) before it asks for the
+    next one, and then calls the decision's ``on_proposed``. The whole local log is in it before this is made; ``lao`` has seen it
+    too. ``sessions`` comes empty.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster_id: str,
+        epoch: int,
+        epoch_start_offset: int,
+        settings: ControllerSettings,
+        pending: ImageBuilder,
+        committed: Image,
+        lao: LaoTracker,
+        sessions: SessionTracker,
+        rng: random.Random,
+        now: float,
+    ) -> None:
+        self.node_id = node_id
+        self.lao = lao
+        self.sessions = sessions
+        self.settings = settings
+        self.pending = pending
+        self._cluster_id = cluster_id
+        lag_watch = LagWatch(
+            lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
+            probation_s=settings.broker_metadata_lag_probation_ms / 1000,
+            probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
+            now=now,
+        )
+        self.state = ControllerState(cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng)
+        brokers = pending.snapshot().brokers
+        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
+        sessions.start(
+            [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
+            now,
+        )
+        self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
+        # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
+        self._observed = epoch_start_offset
+        self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
+            "register_broker": lambda request, now: register_broker(self.state, request, now),
+            "unregister_broker": lambda request, now: unregister_broker(self.state, request),
+            "broker_heartbeat": self._heartbeat,
+            "alter_partition": self._alter_partition,
+            "create_topics": lambda request, now: create_topics(self.state, request),
+            "delete_topics": lambda request, now: delete_topics(self.state, request),
+            "incremental_alter_configs": lambda request, now: alter_configs(pending, settings, request),
+            "describe_brokers": lambda request, now: describe_brokers(self.state, now),
+        }
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the first record of the next decision will get."""
+        return self.pending.offset + 1
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def decide(self, request: rpc.ControllerRequest, now: float) -> Decision:
+        """Decide one request. What is wrong with it is in the decision; nothing is raised, nothing is changed."""
+        cluster_id = request.cluster_id
+        kind = request.WhichOneof("body")
+        handler = self._handlers.get(kind)
+        try:
+            if cluster_id and cluster_id != self._cluster_id:
+                raise refuse(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"this is cluster {self._cluster_id!r}, the request is for {cluster_id!r}",
+                    "cluster_id",
+                )
+            if handler is None:
+                raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
+            return handler(getattr(request, kind), now)
+        except ApiError as error:
+            return Decision([], None, error)
+
+    def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
+        broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
+        check_heartbeat(request)
+        self.report(
+            request.broker_id,
+            request.broker_epoch,
+            request.controller_epoch,
+            request.current_metadata_offset,
+            request.told_lowest_acknowledged_offset,
+            now,
+        )
+        return decide_heartbeat(self.state, broker, request, now)
+
+    def _alter_partition(self, request: rpc.AlterPartitionRequest, now: float) -> Decision:
+        self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
+        return alter_partitions(self.pending, self.settings, request)
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def heard(self, broker_id: int, broker_epoch: int, now: float) -> None:
+        """A broker's heartbeat has arrived; it is decided when its turn comes. A long queue must not end sessions.
+
+        Nothing happens for another epoch than the registered one, nor for a broker that took its leave.
+        """
+        broker: Broker | None = self.pending.brokers.get(broker_id)
+        if broker is not None and broker.epoch == broker_epoch and not has_left(broker):
+            self.sessions.touch(broker_id, broker_epoch, now)
+
+    def report(  # noqa: PLR0917 - the order of LaoTracker.report, and when
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int, now: float
+    ) -> None:
+        """What a broker says on every heartbeat and metadata fetch: it lives, and how far it has applied and been told."""
+        self.heard(broker_id, broker_epoch, now)
+        self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
+
+    def committed_advanced(self, image: Image) -> None:
+        """The high watermark has passed the records of ``image``."""
+        self.state.committed = image
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def has_urgent_work(self) -> bool:
+        """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced."""
+        return self._needs_bootstrap() or any(True for _ in self._admitted())
+
+    def next_due(self, now: float) -> Decision | None:
+        """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each."""
+        self._observe_proposed()
+        return (
+            self.bootstrap()
+            or self._fence_silent(now)
+            or self.unfence_ready(now)
+            or self._fence_stuck(now)
+            or (self._write_progress(now))
+        )
+
+    def next_deadline(self) -> float:
+        """When to call ``next_due`` at the latest, if nothing happens before."""
+        if self._needs_bootstrap():
+            return -math.inf
+        expiry = self.sessions.next_expiry()
+        progress = self._progress.next_due(self.lao.lao)
+        return min(
+            self.state.lag_watch.next_check,
+            math.inf if expiry is None else expiry[0],
+            math.inf if progress is None else progress,
+        )
+
+    def bootstrap(self) -> Decision | None:
+        """The feature levels that a new cluster starts with. Asked of the log itself: a flag would outlive a lost epoch."""
+        if not self._needs_bootstrap():
+            return None
+        return Decision(
+            [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in BOOTSTRAP_FEATURES]
+        )
+
+    def unfence_ready(self, now: float) -> Decision | None:
+        """Unfence a broker that asked for it and has become ready."""
+        for broker in self._admitted():
+            if self.sessions.is_alive(broker.id, now) and not self.state.lag_watch.on_probation(broker.id, now):
+                return unfence_decision(self.state, broker, now)
+        return None
+
+    def _needs_bootstrap(self) -> bool:
+        return METADATA_VERSION_FEATURE not in self.pending.features
+
+    def _admitted(self) -> Iterator[Broker]:
+        """The fenced brokers that asked to be unfenced and have applied enough, by id."""
+        wants = self.state.wants_unfence
+        for broker_id in sorted(wants):
+            broker: Broker | None = self.pending.brokers.get(broker_id)
+            if broker is not None and broker.epoch == wants[broker_id] and may_unfence(self.state, broker):
+                yield broker
+
+    def _fence_silent(self, now: float) -> Decision | None:
+        while (broker_id := self.sessions.expired(now)) is not None:
+            broker: Broker | None = self.pending.brokers.get(broker_id)
+            if broker is not None and not broker.fenced:
+                return self._fence(broker, SESSION_TIMED_OUT, lambda: None)
+            # Nothing to write: it is fenced already.
+            self.state.forget(broker_id)
+        return None
+
+    def _fence_stuck(self, now: float) -> Decision | None:
+        watch = self.state.lag_watch
+        if now < watch.next_check:
+            return None
+        stuck = watch.stuck(now, self._unfenced_reporting(), self.lao.applied_of)
+        if stuck is None:
+            watch.mark(now, self.state.committed.offset)
+            return None
+        return self._fence(self.pending.brokers[stuck], METADATA_LAG, lambda: watch.fenced(stuck, now))
+
+    def _fence(self, broker: Broker, reason: str, then: Callable[[], None]) -> Decision:
+        def remember() -> None:
+            self.state.forget(broker.id)
+            then()
+
+        return Decision(fence(self.pending, broker, reason), None, None, remember)
+
+    def _unfenced_reporting(self) -> list[int]:
+        brokers = self.pending.brokers
+        found = ((broker_id, brokers.get(broker_id)) for broker_id in self.state.committed.brokers)
+        return [
+            broker_id
+            for broker_id, broker in found
+            if broker is not None and not broker.fenced and broker.registration_version != LEGACY_REGISTRATION
+        ]
+
+    def _write_progress(self, now: float) -> Decision | None:
+        message = self._progress.decide(self.lao.lao, self.state.committed.offset + 1, self.lao.applied_offsets(), now)
+        if message is None:
+            return None
+        end = self.next_offset + 1
+
+        def remember() -> None:
+            self._progress.proposed(message, now)
+            self._observed = end
+
+        return Decision([record(message)], None, None, remember)
+
+    def _observe_proposed(self) -> None:
+        """Tell the progress policy what was proposed since: everything but its own records is news to it."""
+        count = self.next_offset - self._observed
+        if count > 0:
+            self._progress.observe_proposed([_NEWS] * count, self._observed)
+            self._observed = self.next_offset

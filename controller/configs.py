@@ -1,0 +1,135 @@
+"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of those that succeed are one batch.
+
+This is the hot path of writes: no copies, no objects beyond the records and the answer, and no result list when all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.settings import ControllerSettings
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
+from raftlog.metadata.image import ImageView
+from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+RESOURCE_NAME_MAX_CHARS = 249
+_TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
+_SET, _DELETE = rpc.SET, rpc.DELETE
+_UTF8_MAX_BYTES = 4
+
+
+def alter_configs(
+    view: ImageView, settings: ControllerSettings, request: rpc.IncrementalAlterConfigsRequest
+) -> Decision:
+    """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
+    resources = request.resources
+    check_record_count(sum(len(resource.configs) for resource in resources), settings.max_records_per_request)
+    records: list[Record] = []
+    errors: dict[int, ApiError] = {}
+    seen: set[tuple[int, str]] = set()
+    for index, resource in enumerate(resources):
+        before = len(records)
+        key = (resource.resource_type, resource.resource_name)
+        try:
+            if key in seen:
+                raise refuse(ErrorCode.INVALID_REQUEST, f"resource {key} is named twice", f"resources[{index}]")
+            seen.add(key)
+            _alter_resource(view, settings, resource, index, records)
+        except ApiError as error:
+            del records[before:]
+            errors[index] = error
+    if request.validate_only:
+        records = []
+    return Decision(records, _response(resources, errors))
+
+
+def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
+    """One key's new value; None deletes it."""
+    return record(pb.ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value))
+
+
+def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field: str) -> None:
+    """Raise INVALID_CONFIG for a value that its key can't have."""
+    limit = settings.config_value_max_bytes
+    if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
+        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name} is larger than {limit} bytes", field)
+    wrong = key.check(value) if key.check is not None else None
+    if wrong is not None:
+        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name}, {value[:80]!r}, {wrong}", field)
+
+
+def _alter_resource(
+    view: ImageView, settings: ControllerSettings, resource: rpc.AlterConfigsResource, index: int, records: list[Record]
+) -> None:
+    resource_type, resource_name, configs = resource.resource_type, resource.resource_name, resource.configs
+    keys = config_keys(resource_type)
+    if keys is None:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"resource type {resource_type} has no configs",
+            f"resources[{index}].resource_type",
+        )
+    _check_resource(view, resource_type, resource_name, index)
+    if len(configs) > 1 and len({config.name for config in configs}) < len(configs):
+        raise refuse(ErrorCode.INVALID_REQUEST, "a config key is named twice", f"resources[{index}].configs")
+    for position, config in enumerate(configs):
+        name = config.name
+        key = keys.get(name)
+        if key is None:
+            raise refuse(
+                ErrorCode.INVALID_CONFIG, f"there is no config {name!r}", f"resources[{index}].configs[{position}].name"
+            )
+        operation = config.config_operation
+        if operation == _SET:
+            value = config.value
+            check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
+            records.append(config_record(resource_type, resource_name, name, value))
+        elif operation == _DELETE:
+            records.append(config_record(resource_type, resource_name, name, None))
+        else:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"config operation {operation} is unknown",
+                f"resources[{index}].configs[{position}].config_operation",
+            )
+
+
+def _check_resource(view: ImageView, resource_type: int, name: str, index: int) -> None:
+    if resource_type == _TOPIC:
+        if name in view.topic_ids:
+            return
+        code, wrong = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+    elif resource_type == _BROKER:
+        # The empty name is the default of all brokers. One spelling of each id, or "07" would be a resource of its own.
+        if not name or (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) in view.brokers):
+            return
+        code, wrong = ErrorCode.INVALID_REQUEST, f"{name!r} is not the id of a registered broker"
+    elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS:
+        return
+    else:
+        code, wrong = (
+            ErrorCode.INVALID_REQUEST,
+            f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} characters, not {len(name)}",
+        )
+    raise refuse(code, wrong, f"resources[{index}].resource_name")
+
+
+def _response(
+    resources: Sequence[rpc.AlterConfigsResource], errors: dict[int, ApiError]
+) -> rpc.IncrementalAlterConfigsResponse:
+    if not errors:
+        return rpc.IncrementalAlterConfigsResponse()
+    return rpc.IncrementalAlterConfigsResponse(
+        results=[
+            rpc.AlterConfigsResourceResult(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                error=wire_error(errors[index]) if index in errors else None,
+            )
+            for index, resource in enumerate(resources)
+        ]
+    )

@@ -1,0 +1,49 @@
+"""What a decision is: records to write, the answer to give, and what to remember once the records are proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.records import Record
+from raftlog.wire.common.v1 import common_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of one request or timer; deciding it has changed nothing yet.
+
+    ``records`` is one atomic batch, in order. ``body`` is the response message of the request's kind, None with an ``error`` or
+    when nobody asked. ``on_proposed`` changes soft state: called once the records are in the pending image, or at once if there
+    are none; dropped if they can't be proposed, so that soft state never runs ahead of the log.
+    """
+
+    records: list[Record]
+    body: Any = None
+    error: ApiError | None = None
+    on_proposed: Callable[[], None] | None = None
+
+
+def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
+    """An error that is about one field of the request and changed nothing."""
+    return ApiError(code, message, field=field)
+
+
+def wire_error(error: ApiError) -> common_pb2.Error:
+    """An error as the message that goes into one result of many."""
+    return common_pb2.Error(
+        error_code=error.code,
+        error_message=error.message,
+        field=error.field,
+        outcome_unknown=error.outcome_unknown,
+    )
+
+
+def check_record_count(count: int, limit: int) -> None:
+    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: a batch is one atom of the log."""
+    if count > limit:
+        raise refuse(
+            ErrorCode.POLICY_VIOLATION, f"the request needs {count} records, more than the {limit} of one batch"
+        )

@@ -1,0 +1,139 @@
+"""Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's table, KIP-343's names).
+
+A heartbeat that changes nothing writes nothing. The broker's report has been taken in before its heartbeat is decided.
+"""
+
+from __future__ import annotations
+
+from controller.decision import Decision, refuse
+from controller.elections import leads_any
+from controller.fencing import ASKED_TO_BE_FENCED, begin_shutdown, fence, has_left, take_leave, unfence
+from controller.registration import LEGACY_REGISTRATION
+from controller.state import ControllerState
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Broker
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
+    """Raise INVALID_REQUEST for offsets that are none."""
+    for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
+        if getattr(request, name) < -1:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name)
+
+
+def decide_heartbeat(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
+    """The next state of a broker whose epoch has been checked and whose report has been taken in."""
+    want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
+    want_fence = request.want_fence or request.target_state == rpc.INACTIVE
+    if has_left(broker):
+        return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
+    if broker.in_controlled_shutdown:
+        return _while_stopping(state, broker, request)
+    if want_shut_down:
+        return _leave(state, broker, request) if _may_leave_at_once(state, broker) else _stop(state, broker, request)
+    if broker.fenced:
+        return _while_fenced(state, broker, request, now, want_fence=want_fence)
+    if want_fence:
+        decision = _reply(state, broker, request, rpc.INACTIVE)
+        decision.records.extend(fence(state.pending, broker, ASKED_TO_BE_FENCED))
+        return decision
+    return _reply(state, broker, request, rpc.ACTIVE)
+
+
+def is_caught_up(broker: Broker, applied: int) -> bool:
+    """Whether a broker has applied its own registration; one that does not report offsets is taken at its word."""
+    return applied >= broker.epoch or broker.registration_version == LEGACY_REGISTRATION
+
+
+def may_unfence(state: ControllerState, broker: Broker) -> bool:
+    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for."""
+    return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
+
+
+def unfence_decision(state: ControllerState, broker: Broker, now: float, body: object = None) -> Decision:
+    """Unfence a broker that is ready."""
+
+    def remember() -> None:
+        state.wants_unfence.pop(broker.id, None)
+        state.lag_watch.unfenced(broker.id, now)
+
+    return Decision(unfence(state.pending, broker), body, None, remember)
+
+
+def lowest_active_offset(state: ControllerState) -> int | None:
+    """The lowest offset applied by the brokers that go on: unfenced, not stopping, and reporting. None: there are none."""
+    return min(
+        (
+            state.lao.applied_of(broker_id)
+            for broker_id, broker in state.committed.brokers.items()
+            if broker.active and broker.registration_version != LEGACY_REGISTRATION
+        ),
+        default=None,
+    )
+
+
+def _while_fenced(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float, *, want_fence: bool
+) -> Decision:
+    if want_fence:
+        state.wants_unfence.pop(broker.id, None)
+    else:
+        # What a broker says it wants is a fact like its offset, not an effect of this decision.
+        state.wants_unfence[broker.id] = broker.epoch
+        if may_unfence(state, broker) and not state.lag_watch.on_probation(broker.id, now):
+            body = _reply(state, broker, request, rpc.ACTIVE).body
+            return unfence_decision(state, broker, now, body)
+    return _reply(state, broker, request, rpc.INACTIVE)
+
+
+def _may_leave_at_once(state: ControllerState, broker: Broker) -> bool:
+    return broker.fenced or not leads_any(state.pending, broker.id)
+
+
+def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+    """Move its leaderships away; it leaves once the others know, so that clients are not sent to a broker that is gone."""
+    records = begin_shutdown(state.pending, broker)
+    last_offset = state.next_offset + len(records) - 1
+
+    def remember() -> None:
+        state.shutdown_offsets[broker.id] = last_offset
+
+    return Decision(records, _reply(state, broker, request, rpc.STOPPING).body, None, remember)
+
+
+def _while_stopping(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+    # After a failover the offset is not known any more: begin anew, at the end of the log.
+    if broker.id not in state.shutdown_offsets or leads_any(state.pending, broker.id):
+        return _stop(state, broker, request)
+    lowest = lowest_active_offset(state)
+    if lowest is not None and lowest < state.shutdown_offsets[broker.id]:
+        return _reply(state, broker, request, rpc.STOPPING)
+    return _leave(state, broker, request)
+
+
+def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+    """The session ends with the leave, so that a successor can register at once."""
+    body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
+    return Decision(take_leave(state.pending, broker), body, None, lambda: state.forget(broker.id))
+
+
+def _reply(
+    state: ControllerState,
+    broker: Broker,
+    request: rpc.BrokerHeartbeatRequest,
+    next_state: rpc.BrokerLifecycleState,
+    *,
+    should_shut_down: bool = False,
+) -> Decision:
+    body = rpc.BrokerHeartbeatResponse(
+        is_caught_up=is_caught_up(broker, request.current_metadata_offset),
+        is_fenced=next_state == rpc.INACTIVE,
+        should_shut_down=should_shut_down,
+        lowest_acknowledged_offset=state.lao.lao,
+        current_state=next_state,
+        controller_epoch=state.epoch,
+    )
+    return Decision([], body)

@@ -1,0 +1,197 @@
+"""Registering and unregistering brokers, in Kafka's order of checks.
+
+A registration's epoch is the offset of its record, which therefore comes first in its batch; the removal of the incarnation
+before it from every ISR is in the same batch, so that no image shows the new one with the old one's place in an ISR (KIP-903).
+"""
+
+from __future__ import annotations
+
+from controller.decision import Decision, refuse
+from controller.elections import removals
+from controller.fencing import has_left
+from controller.state import ControllerState
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Broker, Process
+from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+LAO_FEATURE = "lao.version"
+LEGACY_REGISTRATION = 0
+NAME_MAX_CHARS = 255
+PORT_MAX = 65_535
+
+
+def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, now: float) -> Decision:
+    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch it has."""
+    if request.cluster_id != state.cluster_id:
+        raise refuse(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this is cluster {state.cluster_id!r}, the broker belongs to {request.cluster_id!r}",
+            "cluster_id",
+        )
+    _check_fields(request)
+    old: Broker | None = state.pending.brokers.get(request.broker_id)
+    _check_duplicate(state, request, old, now)
+    _check_features(state, request)
+    if old is not None and old.incarnation_id == request.incarnation_id:
+        return _register_again(state, request, old, now)
+    epoch = state.next_offset
+    records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
+    if old is not None:
+        records.extend(removals(state.pending, old.id))
+
+    def remember() -> None:
+        state.forget(request.broker_id)
+        state.lag_watch.forget(request.broker_id)
+        state.sessions.touch(request.broker_id, epoch, now)
+
+    return Decision(records, _response(request, epoch), None, remember)
+
+
+def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest) -> Decision:
+    """Remove a registration, and the broker from every ISR and leadership; it stays in the replica sets."""
+    broker: Broker | None = state.pending.brokers.get(request.broker_id)
+    if broker is None:
+        raise refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered", "broker_id")
+    # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
+    records = removals(state.pending, broker.id)
+    records.append(record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)))
+
+    def remember() -> None:
+        state.forget(broker.id)
+        state.lag_watch.forget(broker.id)
+
+    return Decision(records, rpc.UnregisterBrokerResponse(), None, remember)
+
+
+def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
+    """Whether the new process holds the very lock that the old one held.
+
+    A lock is released when its process ends, so the holder of the same lock, (device, inode) on the same boot of the same
+    machine, is the successor of a dead process. A cloned disk has the same directory id and a lock of its own.
+    """
+    if not (process.boot_id and process.directory_id and process.lock_inode):
+        return False
+    proof = Process(process.boot_id, process.directory_id, process.lock_device, process.lock_inode)
+    return proof == registered
+
+
+def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
+    if request.broker_id < 0:
+        raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {request.broker_id} is negative", "broker_id")
+    if not request.incarnation_id:
+        raise refuse(ErrorCode.INVALID_REQUEST, "the incarnation id is empty", "incarnation_id")
+    if not request.listeners:
+        raise refuse(ErrorCode.INVALID_REQUEST, "a broker needs a listener", "listeners")
+    seen: set[str] = set()
+    for index, listener in enumerate(request.listeners):
+        where = f"listeners[{index}]"
+        if not listener.name or listener.name in seen:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST, f"listener name {listener.name!r} is empty or twice", f"{where}.name"
+            )
+        seen.add(listener.name)
+        if not listener.host or len(listener.host) > NAME_MAX_CHARS:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"host {listener.host!r} is empty or too long", f"{where}.host")
+        if not 0 < listener.port <= PORT_MAX:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"port {listener.port} is not in 1 .. {PORT_MAX}", f"{where}.port")
+    for index, feature in enumerate(request.features):
+        if not 0 <= feature.min_supported_version <= feature.max_supported_version:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"versions {feature.min_supported_version} .. {feature.max_supported_version} are no range",
+                f"features[{index}]",
+            )
+
+
+def _check_duplicate(
+    state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker | None, now: float
+) -> None:
+    if old is None or old.incarnation_id == request.incarnation_id or has_left(old):
+        return
+    if state.sessions.is_alive(old.id, now) and not proves_old_process_gone(request.process, old.process):
+        raise refuse(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"broker {old.id} is registered by another process, incarnation {old.incarnation_id} at {old.endpoint}, "
+            "and its session has not ended",
+            "broker_id",
+        )
+
+
+def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) -> None:
+    supported = {feature.name: feature for feature in request.features}
+    for name, level in sorted(state.pending.snapshot().features.items()):
+        if name == LAO_FEATURE and request.registration_version == LEGACY_REGISTRATION:
+            continue  # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
+        feature = supported.get(name)
+        if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:
+            can = "none" if feature is None else f"{feature.min_supported_version} .. {feature.max_supported_version}"
+            raise refuse(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the cluster runs {name} at level {level}, broker {request.broker_id} supports {can}",
+                "features",
+            )
+
+
+def _register_again(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker, now: float) -> Decision:
+    amended = _registration(request, old.epoch, fenced=old.fenced, in_controlled_shutdown=old.in_controlled_shutdown)
+    same = amended.data.body == _as_registered(old).data.body
+
+    def remember() -> None:
+        if not has_left(old):
+            state.sessions.touch(old.id, old.epoch, now)
+
+    return Decision([] if same else [amended], _response(request, old.epoch), None, remember)
+
+
+def _registration(
+    request: rpc.RegisterBrokerRequest, epoch: int, *, fenced: bool, in_controlled_shutdown: bool
+) -> Record:
+    return record(
+        pb.RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            broker_epoch=epoch,
+            end_points=request.listeners,
+            features=request.features,
+            rack=request.rack,
+            fenced=fenced,
+            in_controlled_shutdown=in_controlled_shutdown,
+            log_dirs=request.log_dirs,
+            registration_version=request.registration_version,
+            process=request.process,
+        )
+    )
+
+
+def _as_registered(broker: Broker) -> Record:
+    """The record that would make the registration that is there."""
+    process = broker.process
+    return record(
+        pb.RegisterBrokerRecord(
+            broker_id=broker.id,
+            incarnation_id=broker.incarnation_id,
+            broker_epoch=broker.epoch,
+            end_points=[pb.Listener(name=end.name, host=end.host, port=end.port) for end in broker.listeners],
+            features=[
+                pb.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
+                for name, low, high in broker.features
+            ],
+            rack=broker.rack,
+            fenced=broker.fenced,
+            in_controlled_shutdown=broker.in_controlled_shutdown,
+            log_dirs=broker.log_dirs,
+            registration_version=broker.registration_version,
+            process=pb.ProcessProof(
+                boot_id=process.boot_id,
+                directory_id=process.directory_id,
+                lock_device=process.lock_device,
+                lock_inode=process.lock_inode,
+            ),
+        )
+    )
+
+
+def _response(request: rpc.RegisterBrokerRequest, epoch: int) -> rpc.RegisterBrokerResponse:
+    return rpc.RegisterBrokerResponse(broker_id=request.broker_id, broker_epoch=epoch)

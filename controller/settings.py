@@ -1,0 +1,29 @@
+"""What the active controller can be told. Each field is the Kafka key of that name with dots for underscores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Limits and timings of decisions."""
+
+    broker_session_timeout_ms: int = 9_000
+    """A broker that is silent for this long is fenced."""
+    broker_metadata_lag_max_ms: int = 30_000
+    """A broker that has not applied what was committed this long ago is fenced: else it would hold LAO for ever."""
+    broker_metadata_lag_probation_ms: int = 10_000
+    """How long a broker fenced for its lag stays fenced, at the least; doubled each time it happens again."""
+    broker_metadata_lag_probation_max_ms: int = 600_000
+    """The longest probation. A broker that lives this long without lagging again starts over."""
+    progress_interval_ms: int = 1_000
+    """At most one progress record in this time."""
+    num_partitions: int = 1
+    """Partitions of a topic created with -1."""
+    default_replication_factor: int = 3
+    """Replication factor of a topic created with -1; lowered to the live brokers where there are fewer."""
+    max_records_per_request: int = 10_000
+    """A request that would write more records is refused: a batch is committed whole, and holds up all behind it."""
+    config_value_max_bytes: int = 32_768
+    """The largest config value, UTF-8."""

@@ -1,0 +1,73 @@
+"""What decisions look at: the pending and the committed image, and the soft state that dies with the controller's epoch."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from controller.lag_watch import LagWatch
+from controller.lao import LaoTracker
+from controller.sessions import SessionTracker
+from controller.settings import ControllerSettings
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+
+
+@dataclass(slots=True)
+class ControllerState:
+    """The state of the active controller of one epoch.
+
+    ``pending`` holds the whole local log and everything proposed: decisions validate against it. ``committed`` is what may be
+    shown. Facts that brokers report change soft state at once; the effects of decisions change it only once they are proposed.
+    """
+
+    cluster_id: str
+    epoch: int
+    settings: ControllerSettings
+    pending: ImageBuilder
+    committed: Image
+    lao: LaoTracker
+    sessions: SessionTracker
+    lag_watch: LagWatch
+    rng: random.Random
+    wants_unfence: dict[int, int] = field(default_factory=dict)
+    """Broker id -> broker epoch of the fenced brokers that asked to be unfenced as soon as they are ready."""
+    shutdown_offsets: dict[int, int] = field(default_factory=dict)
+    """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first record of the next decision."""
+        return self.pending.offset + 1
+
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
+        """The broker of a request that says whom it is from.
+
+        Raises NOT_CONTROLLER for an epoch beyond this log: the broker knows a registration that this controller does not, so
+        it is this controller that is stale. Raises STALE_BROKER_EPOCH for any other registration than the present one.
+        """
+        if broker_id < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"broker id {broker_id} is negative", field="broker_id")
+        if broker_epoch > self.pending.offset:
+            raise ApiError(
+                ErrorCode.NOT_CONTROLLER,
+                f"broker epoch {broker_epoch} is beyond the end of this log, {self.next_offset}: a newer controller gave it",
+                field="broker_epoch",
+            )
+        broker: Broker | None = self.pending.brokers.get(broker_id)
+        if broker is None or broker.epoch != broker_epoch:
+            known = "is not registered" if broker is None else f"is registered under epoch {broker.epoch}"
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {broker_id} {known}, the request is from epoch {broker_epoch}",
+                field="broker_epoch",
+            )
+        return broker
+
+    def forget(self, broker_id: int) -> None:
+        """End a broker's session, and drop what was remembered about it."""
+        self.sessions.end(broker_id)
+        self.wants_unfence.pop(broker_id, None)
+        self.shutdown_offsets.pop(broker_id, None)
