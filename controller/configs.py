@@ -27,14 +27,13 @@ def alter_configs(
 ) -> Decision:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
     resources = request.resources
-    check_record_count(sum(len(resource.configs) for resource in resources), settings.max_records_per_request)
     records: list[Record] = []
     errors: dict[int, ApiError] = {}
     seen: set[tuple[int, str]] = set()
     for index, resource in enumerate(resources):
         before = len(records)
-        key = (resource.resource_type, resource.resource_name)
         try:
+            key = (resource.resource_type, resource.resource_name)
             if key in seen:
                 raise refuse(ErrorCode.INVALID_REQUEST, f"resource {key} is named twice", f"resources[{index}]")
             seen.add(key)
@@ -42,6 +41,8 @@ def alter_configs(
         except ApiError as error:
             del records[before:]
             errors[index] = error
+        # Counted on the way: one resource can't add more than the keys there are.
+        check_record_count(len(records), settings.max_records_per_request)
     if request.validate_only:
         records = []
     return Decision(records, _response(resources, errors))

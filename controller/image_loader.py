@@ -16,9 +16,7 @@ SLICE_BYTES = 256 << 10
 BatchObserver = Callable[[Sequence[Record], int], None]
 
 
-def fold_slice(
-    builder: ImageBuilder, replica: Replica, until: int, *, observe: BatchObserver | None = None
-) -> bool:
+def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: BatchObserver | None = None) -> bool:
     """Fold the next slice of the log below ``until`` (exclusive). True when the builder has arrived there.
 
     ``observe`` is called with the records and the base offset of each batch folded.

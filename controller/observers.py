@@ -112,7 +112,6 @@ class Observers:
         session.deadline = self._source.now() + wait_ms / 1000
         self._answer(session, {}, due=wait_ms == 0)
 
-
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
         source = self._source
         if fetch.cluster_id and fetch.cluster_id != source.cluster_id:

@@ -1,8 +1,8 @@
 """The controller's shell: takes requests in, has them decided, proposes what was decided, and answers when it is true.
 
 Theory of operation. A handler only appends to the intake; one *turn* of the loop decides everything that waits, folds it into the
-pending image as it goes, and proposes the batches of all of it as one chunk. The next turn with records waits for that chunk's commit, so that
-load makes larger chunks and not more of them. Replies are parked until what they say is true (``parking``).
+pending image as it goes, and proposes the batches of all of it as one chunk. The next turn waits for that chunk's commit, so
+that load makes larger chunks and not more of them. Replies are parked until what they say is true (``parking``).
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it decides anything. Losing the
 leadership drops the pending image with everything that hangs on it, and whoever waits is told that the outcome is unknown.
@@ -21,6 +21,7 @@ import structlog
 
 from controller.active import ActiveController
 from controller.decision import Decision
+from controller.describe import describe_brokers
 from controller.image_loader import CommittedImage, fold_slice
 from controller.lao import LaoTracker
 from controller.observers import Observers
@@ -110,6 +111,8 @@ class ControllerService:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._observers = Observers(self)
         self._closed = False
+        self.successor = asyncio.Event()
+        """Set while another node is known to lead."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -175,6 +178,44 @@ class ControllerService:
         """LAO, inclusive; -1 unknown, also on every node that is not the active controller."""
         return self.leadership.lao.lao if self.leadership is not None else -1
 
+    @property
+    def active(self) -> ActiveController | None:
+        """What decides, while this node is the active controller and has finished claiming."""
+        return self.leadership.active if self.leadership is not None else None
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows."""
+        if self.active is not None:
+            return True, f"active controller of epoch {self._leader_epoch}"
+        if self.leadership is not None:
+            return (
+                False,
+                f"claiming epoch {self._leader_epoch}: folding the log, at offset {self.leadership.pending.offset}",
+            )
+        if self._leader_id < 0:
+            return False, f"no leader is known in epoch {self._leader_epoch}"
+        if self._high_watermark < 0:
+            return False, f"following node {self._leader_id}, but what is committed is not known yet"
+        return True, f"following node {self._leader_id} in epoch {self._leader_epoch}"
+
+    def status(self) -> dict[str, object]:
+        """What a person looks at first."""
+        return {
+            "role": self.replica.core.role,
+            "leader": self._leader_id,
+            "epoch": self._leader_epoch,
+            "log end": self.replica.log_end_offset,
+            "high watermark": self._high_watermark,
+            "lowest acknowledged offset": self.lowest_acknowledged_offset,
+            "brokers": len(self.image.brokers),
+            "topics": len(self.image.topics),
+        }
+
+    def describe_brokers(self) -> pb.DescribeBrokersResponse:
+        """What the active controller knows of the brokers; for this node's own metrics."""
+        active = self.active
+        return describe_brokers(active.state, self.now()).body if active is not None else pb.DescribeBrokersResponse()
+
     def now(self) -> float:
         """Seconds of the loop's clock."""
         return self._loop.time()
@@ -202,10 +243,13 @@ class ControllerService:
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Remember who to send others to."""
         self._leader_id, self._leader_epoch = leader_id, epoch
+        if leader_id not in (-1, self.quorum.node_id):
+            self.successor.set()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
         self._leader_id, self._leader_epoch = self.quorum.node_id, epoch
+        self.successor.clear()
         self.leadership = Leadership(epoch, epoch_start_offset, self._committed.image, self._send_parked)
         self._schedule_turn()
 
@@ -407,14 +451,14 @@ class ControllerService:
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         if request.ByteSize() > MAX_REQUEST_BYTES:
             error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"the request is larger than {MAX_REQUEST_BYTES} bytes")
-            return Decision([], None, error, None)
+            return Decision([], None, error)
         try:
             return active.decide(request, now)
         except FatalError:
             raise
         except Exception as error:  # a defect of ours: nothing was proposed, the state is as before
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
-            return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"), None)
+            return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
 
     def _fold(
         self, leadership: Leadership, decision: Decision, client: common_pb2.ClientIdentity | None, timestamp_ms: int
@@ -444,9 +488,7 @@ class ControllerService:
             all_below_done=client.all_below_done,
         )
 
-    def _propose(
-        self, leadership: Leadership, frames: list[bytes], base_offset: int, now: float, count: int
-    ) -> None:
+    def _propose(self, leadership: Leadership, frames: list[bytes], base_offset: int, now: float, count: int) -> None:
         image = leadership.pending.snapshot()
         leadership.images.append((image.offset + 1, image))
         last_at, last_count = self._last_turn

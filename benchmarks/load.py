@@ -1,0 +1,101 @@
+"""W1 to W4: one client process, 256-byte values, each write durable on a majority before its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.stats import cpu_s, latency_ms
+from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+KEYS = 100_000
+VALUE_BYTES = 256
+CLIENT_METRICS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop: ``in_flight`` requests of ``batch`` writes each, over ``clients`` connections."""
+
+    in_flight: int
+    batch: int = 1
+    clients: int = 1
+    fresh_keys: bool = False
+
+
+LOADS = {
+    "w1": Load(1),
+    "w2": Load(64),
+    "w3": Load(1000, clients=4),
+    "w4": Load(8, batch=100, fresh_keys=True),
+}
+
+
+class Writes:
+    """Makes requests: config values under random keys, or under fresh ascending ones."""
+
+    def __init__(self, load: Load, seed: int = 1) -> None:
+        self._load = load
+        self._rng = random.Random(seed)
+        self._filler = self._rng.randbytes(VALUE_BYTES).hex()[: VALUE_BYTES - 8]
+        self._count = 0
+
+    def next(self) -> pb.ControllerRequest:
+        """One request."""
+        resources = []
+        for _ in range(self._load.batch):
+            self._count += 1
+            key = self._count if self._load.fresh_keys else int(self._rng.random() * KEYS)
+            value = pb.AlterableConfig(name="match", value=f"{self._count:08d}{self._filler}")
+            resources.append(
+                pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=f"key-{key:012d}", configs=(value,))
+            )
+        return pb.ControllerRequest(incremental_alter_configs=pb.IncrementalAlterConfigsRequest(resources=resources))
+
+
+async def measure(
+    load: Load, bootstrap: list[str], pids: list[int], *, seconds: float, warm_s: float = 2.0
+) -> dict[str, Any]:
+    """Run one load. Raises ApiError if a single write fails."""
+    transport = GrpcTransport()
+    clients = [ControllerClient(transport, bootstrap, rng=random.Random(i)) for i in range(load.clients)]
+    writes = Writes(load)
+    clock = time.perf_counter
+    begin = clock() + warm_s
+    end = begin + seconds
+    taken: list[float] = []
+    finished = 0
+
+    async def loop(client: ControllerClient) -> None:
+        nonlocal finished
+        while True:
+            sent = clock()
+            if sent >= end:
+                return
+            checked(await client.send(writes.next(), 30.0))
+            done = clock()
+            if begin <= done < end:
+                taken.append(done - sent)
+                finished += load.batch
+
+    loops = [asyncio.create_task(loop(clients[i % load.clients])) for i in range(load.in_flight)]
+    await asyncio.sleep(max(0.0, begin - clock()))
+    servers, own = cpu_s(pids), time.process_time()
+    await asyncio.gather(*loops)
+    servers, own = cpu_s(pids) - servers, time.process_time() - own
+    for client in clients:
+        client.close()
+    await transport.close()
+    return {
+        "writes_per_s": round(finished / seconds),
+        "latency_ms": latency_ms(taken),
+        "cpu_us_per_write": {
+            "servers": round(servers / max(1, finished) * 1e6, 1),
+            "client": round(own / max(1, finished) * 1e6, 1),
+        },
+    }

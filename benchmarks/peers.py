@@ -1,0 +1,54 @@
+"""The peer's figure, taken by its own scripts right beside ours.
+
+``RAFTLOG_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it); ``PEERS_HOME`` a folder on a real disk for its
+binaries and data. Each step of ``run.py`` starts a fresh three-member cluster on loopback, measures and writes ``results/STEP.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from raftlog.errors import ConfigError
+
+STEPS = {"w1": "w1", "w2": "w2", "w3": "w3", "w4": "w4", "w5": "w5", "w6": "w6_default", "w9": "w9"}
+"""Workload -> the result that the peer's step writes."""
+
+
+def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
+    """etcd's figures for a workload, in our words; None if it has no such step. Raises ConfigError if it can't be run."""
+    if workload not in STEPS:
+        return None
+    scripts, home = os.environ.get("RAFTLOG_PEERS"), os.environ.get("PEERS_HOME")
+    if not scripts or not home or not (Path(scripts) / "etcd" / "run.py").exists():
+        raise ConfigError(
+            "--peer etcd needs RAFTLOG_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on a disk)"
+        )
+    # The scripts write beside themselves: run a copy.
+    copy = Path(home) / "scripts" / "etcd"
+    shutil.copytree(Path(scripts) / "etcd", copy, dirs_exist_ok=True)
+    environment = {**os.environ, "PEERS_HOME": home, "BENCH_SECONDS": str(seconds), "BENCH_RUNS": str(runs)}
+    if not (Path(home) / "etcd" / "bin" / "etcd").exists():
+        subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
+    subprocess.run([sys.executable, str(copy / "run.py"), workload], env=environment, check=True, stdout=sys.stderr)
+    result = json.loads((copy / "results" / f"{STEPS[workload]}.json").read_text())
+    return _ours(workload, result)
+
+
+def _ours(workload: str, result: Any) -> dict[str, Any]:
+    if workload == "w5":
+        rows = {str(row["watchers"]): row["last_from_send_ms"] for row in result}
+        return {"last_from_send_ms": rows}
+    if workload == "w6":
+        gaps = sorted(row["kill_to_ack_ms"] for row in result)
+        return {"gap_ms": {"p50": gaps[len(gaps) // 2], "max": gaps[-1]}}
+    if workload == "w9":
+        gaps = sorted(row["max_gap_ms"] for row in result)
+        return {"gap_ms": {"p50": gaps[len(gaps) // 2], "max": gaps[-1]}}
+    middle = sorted(result, key=lambda run: run["puts_per_s"])[len(result) // 2]
+    return {"writes_per_s": round(middle["puts_per_s"]), "latency_ms": middle["lat_ms"]}

@@ -1,0 +1,35 @@
+"""Percentiles, and what a process has burnt."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank; nan of nothing."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """The usual percentiles of durations in seconds, in milliseconds."""
+    return {
+        name: round(percentile(seconds, share) * 1000, 3)
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
+    }
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """CPU seconds (user and system) that these processes have used so far."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS_PER_S

@@ -1,0 +1,42 @@
+"""``raftlog controller``: run a controller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import ConfigFile, SetFlags
+from raftlog.errors import ConfigError
+
+app = typer.Typer(help="Run a controller: a voter of the quorum.", epilog=EPILOG, no_args_is_help=True)
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="controller")
+
+
+@app.callback()
+def _group() -> None:
+    """Run a controller: a voter of the quorum."""
+
+
+@app.command(epilog=EPILOG)
+def run(config: ConfigFile = None, flags: SetFlags = None) -> None:
+    """Run a controller until SIGTERM or SIGINT. Its data directory must have been formatted.
+
+    \b
+    Examples:
+      raftlog controller run -c node1.toml
+      raftlog controller run -c node1.toml --set log.level=debug
+    """
+    from raftlog.config import load_config
+
+    loaded = load_config(config, flags=flags or [])
+    if loaded.role != "controller":
+        raise ConfigError(f'process.roles is ["{loaded.role}"]: run it with `raftlog {loaded.role} run`')
+    from controller.run import run_controller
+
+    raise typer.Exit(asyncio.run(run_controller(loaded)))

@@ -1,0 +1,159 @@
+"""A controller as a process: its directory, its ports, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from dataclasses import fields
+
+import structlog
+
+from controller.quorum_status import describe_quorum
+from controller.service import ControllerService
+from controller.settings import ControllerSettings
+from controller.unary_link import answer
+from raftlog.config.node import NodeConfig
+from raftlog.errors import FatalError
+from raftlog.observability.http_server import HttpServer
+from raftlog.observability.node_metrics import add_controller_metrics, add_quorum_metrics
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.storage.opening import open_store
+from raftlog.transport import grpc_env
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
+from raftlog.transport.unary import unary_handler
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+log = structlog.get_logger(__name__)
+
+EXIT_FAILED = 1
+HAND_OVER_S = 1.0
+"""How long a stopping leader waits for another to take over before it leaves."""
+
+
+def transport_of(config: NodeConfig) -> GrpcTransport:
+    """The network as configured."""
+    tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
+    return GrpcTransport(TransportLimits(max_message_bytes=config.max_message_bytes), tls=tls or None)
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def settings_of(config: NodeConfig) -> ControllerSettings:
+    """The controller's settings are the configuration's fields of the same names."""
+    return ControllerSettings(**{f.name: getattr(config.controller, f.name) for f in fields(ControllerSettings)})
+
+
+async def run_controller(config: NodeConfig) -> int:
+    """Run until a signal or a fatal error; the exit code. Raises ConfigError, StorageError, CorruptLogError at the start."""
+    stop = stop_event()
+    failure: list[FatalError] = []
+
+    def failed(error: FatalError) -> None:
+        failure.append(error)
+        stop.set()
+
+    store = open_store(
+        config.directory,
+        expect_cluster_id=config.cluster_id,
+        expect_node_id=config.node_id,
+        loop=asyncio.get_running_loop(),
+    )
+    transport = transport_of(config)
+    http: HttpServer | None = None
+    try:
+        service = ControllerService(
+            settings_of(config),
+            config.quorum_config(store.identity.directory_id),
+            store,
+            transport,
+            rng=random.Random(),
+            wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+            on_failure=failed,
+        )
+        # The port first: a node that can't be reached must not begin to ask for votes.
+        listener = await transport.listen(
+            config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
+        )
+        service.start()
+        http = await start_http(config, service)
+        log.info(
+            "controller started",
+            node=config.node_id,
+            cluster=config.cluster_id,
+            listener=listener.address,
+            http=http.address if http else "",
+            event_engine=grpc_env.event_engine_state(),
+        )
+        await stop.wait()
+        if not failure:
+            await _hand_over(service)
+        service.close()
+    finally:
+        if http is not None:
+            await http.stop()
+        await transport.close()
+        store.close()
+    if failure:
+        log.critical("stopped by an error", error=str(failure[0]))
+        return EXIT_FAILED
+    log.info("controller stopped", node=config.node_id)
+    return 0
+
+
+async def _hand_over(service: ControllerService) -> None:
+    """Resign, and stay until somebody else leads: so that nobody has to find out by a timeout."""
+    if service.leadership is None:
+        return
+    service.resign("the node is shutting down")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(service.successor.wait(), HAND_OVER_S)
+
+
+def _unary_handlers(service: ControllerService) -> list[object]:
+    async def ask(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        return await answer(service, request)
+
+    async def describe(_: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
+        return describe_quorum(service)
+
+    return [
+        unary_handler(controller_pb2.DESCRIPTOR.services_by_name["Controller"], controller_pb2.ControllerRequest, ask),
+        unary_handler(quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}),
+    ]
+
+
+async def start_http(config: NodeConfig, service: ControllerService) -> HttpServer | None:
+    """Metrics and health, if the configuration wants them."""
+    if config.http_listener is None:
+        return None
+    registry = MetricsRegistry()
+    add_quorum_metrics(registry, lambda: describe_quorum(service))
+    add_controller_metrics(
+        registry,
+        active=lambda: service.active is not None,
+        image=lambda: service.image,
+        describe_brokers=service.describe_brokers,
+    )
+    server = HttpServer(
+        config.http_listener.host,
+        config.http_listener.port,
+        registry,
+        service.ready,
+        title=f"raftlog controller {config.node_id}",
+        status=service.status,
+    )
+    await server.start()
+    return server

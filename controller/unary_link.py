@@ -1,0 +1,37 @@
+"""A link of one request, for the unary methods: what the service answers becomes the method's response."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from controller.service import ControllerService
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+class UnaryLink:
+    """Takes the one response."""
+
+    def __init__(self) -> None:
+        self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def peer(self) -> str:
+        """For logs."""
+        return "unary"
+
+    def send(self, message: Any) -> None:
+        """The response. The caller may have gone."""
+        if not self.response.done():
+            self.response.set_result(message)
+
+    def close(self, reason: str = "") -> None:
+        """There is nothing to close."""
+
+
+async def answer(service: ControllerService, request: pb.ControllerRequest) -> pb.ControllerResponse:
+    """Have one request decided like those of a stream. Ends by the request's timeout."""
+    link = UnaryLink()
+    service.received(link, [request])
+    response: pb.ControllerResponse = await link.response
+    return response

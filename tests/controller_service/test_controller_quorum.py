@@ -1,0 +1,186 @@
+"""Three controllers on simulated disks and network, asked by a real client: decisions, commits, failover, unknown outcomes."""
+
+import asyncio
+import random
+
+import pytest
+
+from controller.service import ControllerService
+from controller.settings import ControllerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.storage.api import NodeIdentity
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.disk import SimDisk
+from simulation.loop import host_context, run
+from simulation.network import SimNetwork
+
+VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+
+
+class Node:
+    def __init__(self, world: "World", node_id: int) -> None:
+        self.world, self.id = world, node_id
+        self.disk = SimDisk(NodeIdentity("c", node_id, f"dir-{node_id}"), random.Random(node_id))
+        self.start()
+
+    def start(self) -> None:
+        self.transport = self.world.network.transport_for(f"c{self.id}")
+        self.failures: list[Exception] = []
+        self.service = ControllerService(
+            ControllerSettings(),
+            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS),
+            self.disk.open(),
+            self.transport,
+            rng=random.Random(100 + self.id),
+            wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            on_failure=self.failures.append,
+        )
+        self.up = asyncio.get_running_loop().create_task(self._up(), context=host_context(f"c{self.id}"))
+
+    async def _up(self) -> None:
+        await self.transport.listen(f"c{self.id}:9093", self.service.acceptors())
+        self.service.start()
+        self.service.replica.core.validate_each_step = True
+
+    def kill(self) -> None:
+        self.service.close()
+        self.world.network.crash(f"c{self.id}")
+        self.disk.crash(random.Random(7))
+
+
+class World:
+    def __init__(self) -> None:
+        self.network = SimNetwork(random.Random(5))
+        self.nodes = [Node(self, i) for i in (1, 2, 3)]
+        self.client = ControllerClient(
+            self.network.transport_for("client"), [v.endpoint for v in VOTERS], rng=random.Random(9)
+        )
+
+    async def until(self, condition, within_s: float = 20.0):
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            found = condition()
+            if found:
+                return found
+            assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+            await asyncio.sleep(0.005)
+
+    async def active(self) -> Node:
+        return await self.until(lambda: next((n for n in self.nodes if n.service.active is not None), None))
+
+    def hashes(self) -> set[tuple[int, int]]:
+        return {(n.service.image.offset, n.service.image.state_hash) for n in self.nodes}
+
+
+def alter(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
+    return pb.IncrementalAlterConfigsRequest(
+        resources=[
+            pb.AlterConfigsResource(
+                resource_type=16, resource_name=name, configs=[pb.AlterableConfig(name="match", value=value)]
+            )
+        ]
+    )
+
+
+def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
+    async def main() -> None:
+        world = World()
+        response = await world.client.call(alter("a", "1"), principal="alice")
+        assert response.WhichOneof("body") == "incremental_alter_configs"
+        offset = response.write.token.offset
+        await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes))
+        for node in world.nodes:
+            assert node.service.image.configs[(16, "a")] == {"match": "1"}
+        assert len(world.hashes()) == 1
+        assert not world.network.handler_failures
+
+    run(main())
+
+
+def test_many_writes_in_flight_are_all_answered_in_order() -> None:
+    async def main() -> None:
+        world = World()
+        await world.active()
+        futures = [world.client.call(alter(f"k{i}", str(i))) for i in range(300)]
+        responses = await asyncio.gather(*futures)
+        offsets = [r.write.token.offset for r in responses]
+        assert offsets == sorted(offsets)
+        assert len(set(offsets)) == 300
+
+    run(main())
+
+
+def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        await world.client.call(alter("a", "1"))
+        before = node.service.image
+        bad = alter("b", "1")
+        bad.resources[0].configs[0].name = "no.such.key"
+        response = await world.client.call(bad)
+        error = response.incremental_alter_configs.results[0].error
+        assert (error.error_code, error.field) == (ErrorCode.INVALID_CONFIG, "resources[0].configs[0].name")
+        assert not error.outcome_unknown
+        assert node.service.image is before
+        # Cut off from the others, the deposed leader cannot say even that.
+        world.network.isolate(f"c{node.id}")
+        world.network.heal(f"c{node.id}", "client")
+        stale = asyncio.ensure_future(world.client.call(alter("c", "1"), timeout_s=60))
+        await asyncio.sleep(0.4)
+        assert not stale.done()
+
+    run(main())
+
+
+def test_after_the_active_controller_dies_what_was_acknowledged_is_there() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        for i in range(20):
+            await world.client.call(alter(f"k{i}", str(i)))
+        lost = asyncio.ensure_future(world.client.call(alter("late", "x")))
+        await asyncio.sleep(0)
+        old.kill()
+        with pytest.raises(ApiError) as failure:
+            await lost
+        assert failure.value.outcome_unknown
+        response = await world.client.call(alter("after", "y"))
+        assert response.controller_epoch > 1
+        new = await world.active()
+        assert new is not old
+        for i in range(20):
+            assert new.service.image.configs[(16, f"k{i}")] == {"match": str(i)}
+        old.start()
+        await world.until(lambda: len(world.hashes()) == 1 and old.service.image.offset > 20)
+
+    run(main())
+
+
+def test_a_request_of_another_cluster_is_refused() -> None:
+    async def main() -> None:
+        world = World()
+        request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
+        with pytest.raises(ApiError) as failure:
+            await world.client.call(request)
+        assert (failure.value.code, failure.value.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
+
+    run(main())
+
+
+def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        await world.client.call(alter("a", "1"))
+        for other in world.nodes:
+            if other is not node:
+                world.network.partition(f"c{node.id}", f"c{other.id}")
+        with pytest.raises(ApiError) as failure:
+            await world.client.call(alter("b", "2"), timeout_s=20)
+        assert failure.value.outcome_unknown
+        assert failure.value.code == ErrorCode.NOT_CONTROLLER
+
+    run(main())
