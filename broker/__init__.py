@@ -1,1 +1,1 @@
-"""Follows: lifecycle, metadata cache, reads, and writes forwarded to the controller."""
+"""The broker: follows the log, serves reads from the image at LAO and at the tip, and forwards writes."""

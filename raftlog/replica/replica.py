@@ -92,10 +92,11 @@ class Replica(PeerObserver):
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
         """The conversations to serve on this node's listener."""
-        return {
-            conversation: (lambda _link, conversation=conversation: PeerAcceptor(conversation, self._requested))
-            for conversation in (Conversation.QUORUM, Conversation.REPLICATION)
-        }
+
+        def serve(conversation: Conversation) -> Acceptor:
+            return lambda _link: PeerAcceptor(conversation, self._requested)
+
+        return {c: serve(c) for c in (Conversation.QUORUM, Conversation.REPLICATION)}
 
     def close(self) -> None:
         """Stop. Nothing is sent or stored after this; the store stays open."""
@@ -323,7 +324,8 @@ class Replica(PeerObserver):
         self._listener.committed(effect.offset)
 
     def _leader_changed(self, effect: ev.LeaderChanged) -> None:
-        log.info("leader changed", leader=effect.leader_id, epoch=effect.epoch)
+        if effect.leader_id >= 0:
+            log.info("leader known", leader=effect.leader_id, epoch=effect.epoch)
         self._listener.leader_changed(effect.leader_id, effect.epoch)
 
     def _became_leader(self, effect: ev.BecameLeader) -> None:

@@ -26,6 +26,7 @@ class Node:
         self.start()
 
     def start(self) -> None:
+        self.up_now = True
         self.transport = self.world.network.transport_for(f"c{self.id}")
         self.failures: list[Exception] = []
         self.service = ControllerService(
@@ -45,6 +46,7 @@ class Node:
         self.service.replica.core.validate_each_step = True
 
     def kill(self) -> None:
+        self.up_now = False
         self.service.close()
         self.world.network.crash(f"c{self.id}")
         self.disk.crash(random.Random(7))
@@ -68,7 +70,7 @@ class World:
             await asyncio.sleep(0.005)
 
     async def active(self) -> Node:
-        return await self.until(lambda: next((n for n in self.nodes if n.service.active is not None), None))
+        return await self.until(lambda: next((n for n in self.nodes if n.up_now and n.service.active is not None), None))
 
     def hashes(self) -> set[tuple[int, int]]:
         return {(n.service.image.offset, n.service.image.state_hash) for n in self.nodes}

@@ -176,7 +176,9 @@ def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
         end = leader.propose()
         await world.until(lambda: follower.recorder.failure)
         await world.until(lambda: leader.recorder.high_watermark >= end)
-        described = {v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters}
+        described = {
+            v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
+        }
         assert described[follower.id] < end
 
     run(main())
