@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
 from raftlog.cli.exits import EPILOG
+from raftlog.cli.nodes import Main, run_node
 from raftlog.cli.options import ConfigFile, SetFlags
-from raftlog.errors import ConfigError
 
 app = typer.Typer(help="Run a controller: a voter of the quorum.", epilog=EPILOG, no_args_is_help=True)
 
@@ -32,11 +30,10 @@ def run(config: ConfigFile = None, flags: SetFlags = None) -> None:
       raftlog controller run -c node1.toml
       raftlog controller run -c node1.toml --set log.level=debug
     """
-    from raftlog.config import load_config
 
-    loaded = load_config(config, flags=flags or [])
-    if loaded.role != "controller":
-        raise ConfigError(f'process.roles is ["{loaded.role}"]: run it with `raftlog {loaded.role} run`')
-    from controller.run import run_controller
+    def find_main() -> Main:
+        from controller.run import run_controller
 
-    raise typer.Exit(asyncio.run(run_controller(loaded)))
+        return run_controller
+
+    run_node("controller", config, flags, find_main)

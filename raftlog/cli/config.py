@@ -1,0 +1,76 @@
+"""``raftlog config``: the keys there are, and what a file makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import Json, SetFlags
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.config import load_config
+from raftlog.config.reference import reference
+from raftlog.config.settings import Settings, key_of
+
+app = typer.Typer(help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True)
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="config")
+
+
+@app.command(epilog=EPILOG)
+def keys(as_json: Json = False) -> None:
+    """List every configuration key: who reads it, default, unit, and why one would change it.
+
+    Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals, underscores for dots), or with
+    --set KEY=VALUE; the later of these wins.
+    """
+    rows = reference()
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in rows])
+        return
+    print_table(
+        ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
+        [(row.key, ",".join(row.roles), row.default or None, row.unit or None, row.doc) for row in rows],
+    )
+
+
+@app.command(epilog=EPILOG)
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration to check.")],
+    flags: SetFlags = None,
+    as_json: Json = False,
+) -> None:
+    """Check a file, with the environment and flags on top, and show what is in force; all mistakes at once.
+
+    \b
+    Examples:
+      raftlog config check node1.toml
+      raftlog config check node1.toml --set log.level=debug
+    """
+    config = load_config(file, flags=flags or [])
+    defaults = {key_of(name): field.default for name, field in Settings.model_fields.items()}
+    if as_json:
+        print_json({key: _plain(value) for key, value in config.items()})
+        return
+    rows = [(key, _text(value) or None, "" if value == defaults[key] else "set") for key, value in config.items()]
+    print_table(("KEY", "VALUE", ""), rows)
+    print_line(f"{file}: a {config.role}'s configuration without mistakes")
+
+
+def _plain(value: object) -> object:
+    """A value for JSON."""
+    return [_text(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _text(value: object) -> str:
+    from raftlog.quorum.config import Voter
+
+    if isinstance(value, tuple):
+        return ", ".join(_text(one) for one in value)
+    return f"{value.node_id}@{value.endpoint}" if isinstance(value, Voter) else str(value)

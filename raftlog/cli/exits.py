@@ -1,0 +1,68 @@
+"""Exit codes, and how errors become them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from raftlog.errors import (
+    ApiError,
+    ConfigError,
+    CorruptLogError,
+    ErrorCode,
+    RaftlogError,
+)
+
+
+class Exit(IntEnum):
+    """What the exit code of every command says."""
+
+    OK = 0
+    REFUSED = 1
+    """The cluster refused the request, or the command failed; nothing was changed."""
+    USAGE = 2
+    """Wrong arguments, configuration or directory; nothing was tried."""
+    FOUND = 3
+    """The check found something: corrupt data, no leader, a failed verification."""
+    UNREACHABLE = 4
+    """Nobody answered in time, or what was waited for did not come in time. Nothing was executed that is not said to be."""
+    UNKNOWN = 5
+    """The request may or may not have been executed."""
+
+
+EPILOG = (
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check found something;"
+    " 4 unreachable or too late; 5 outcome unknown."
+)
+
+_UNREACHABLE = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+    }
+)
+
+
+class FailedError(RaftlogError):
+    """A command ends with this message and code."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code(error: BaseException) -> Exit:
+    """The exit code that an error stands for."""
+    if isinstance(error, FailedError):
+        return error.code
+    if isinstance(error, ApiError):
+        if error.outcome_unknown:
+            return Exit.UNKNOWN
+        return Exit.UNREACHABLE if error.code in _UNREACHABLE else Exit.REFUSED
+    if isinstance(error, ConfigError):
+        return Exit.USAGE
+    if isinstance(error, CorruptLogError) or type(error).__name__.startswith("Corrupt"):
+        return Exit.FOUND
+    return Exit.UNREACHABLE if isinstance(error, TimeoutError) else Exit.REFUSED

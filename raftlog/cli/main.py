@@ -1,0 +1,111 @@
+"""``raftlog``: one command line, made of the commands that installed packages bring.
+
+A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
+``register(app: typer.Typer) -> None``. One that cannot be imported does not break the others: its name says what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, exit_code
+from raftlog.errors import RaftlogError
+
+GROUP = "raftlog.commands"
+
+_HELP = """A replicated log of cluster metadata: run its nodes, ask them, change and read what they hold.
+
+A controller's address goes with --bootstrap-controller or RAFTLOG_BOOTSTRAP_CONTROLLER, a broker's with --bootstrap-server or
+RAFTLOG_BOOTSTRAP_SERVER. For mutual TLS set RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE.
+
+\b
+First steps:
+  raftlog storage random-uuid                  a cluster id for the configuration files
+  raftlog config check node1.toml              every mistake in it, at once
+  raftlog storage format -c node1.toml         give the data directory its identity
+  raftlog controller run -c node1.toml         run the node
+  raftlog quorum describe --bootstrap-controller 127.0.0.1:9093
+"""
+
+
+def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
+    """The whole command line. ``plugins``: instead of those installed."""
+    app = typer.Typer(
+        name="raftlog",
+        help=_HELP,
+        epilog=EPILOG,
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    # With one command only, Typer would make it the whole program.
+    app.callback()(_version_callback())
+    for plugin in sorted(entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name):
+        try:
+            register: Callable[[typer.Typer], None] = plugin.load()
+        except ImportError as error:
+            _register_missing(app, plugin, error)
+        else:
+            register(app)
+    return app
+
+
+def _version_callback() -> Callable[..., None]:
+    def show_version(asked: bool) -> None:
+        if asked:
+            from importlib.metadata import version
+
+            typer.echo(f"raftlog {version('raftlog')}")
+            raise typer.Exit
+
+    def callback(
+        version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Show the version."
+        ),
+    ) -> None:
+        pass
+
+    callback.__doc__ = _HELP
+    return callback
+
+
+def _register_missing(app: typer.Typer, plugin: EntryPoint, error: ImportError) -> None:
+    extras = ",".join(plugin.extras)
+    remedy = f"pip install 'raftlog[{extras}]'" if extras else "reinstall it"
+    message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
+
+    def missing() -> None:
+        typer.echo(message, err=True)
+        raise typer.Exit(Exit.USAGE)
+
+    app.command(
+        plugin.name,
+        help=f"Not available: {error}. To have it: {remedy}",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(missing)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command line and exit. An operator's error is a message and a code, never a stack trace."""
+    try:
+        build()(list(arguments) if arguments is not None else None)
+    except RaftlogError as error:
+        sys.exit(report(error))
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (head, less).
+        sys.stderr.close()
+        sys.exit(Exit.OK)
+
+
+def report(error: RaftlogError) -> Exit:
+    """Say what went wrong on stderr; returns the exit code."""
+    typer.echo(f"raftlog: {error}", err=True)
+    return exit_code(error)

@@ -1,0 +1,33 @@
+"""Running a node of either role as this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import typer
+
+from raftlog.config import NodeConfig, load_config
+from raftlog.errors import ConfigError
+
+Main = Callable[[NodeConfig], Awaitable[int]]
+
+
+def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: Callable[[], Main]) -> None:
+    """Load the configuration, set up logs, and run ``find_main()`` on an event loop until it returns the exit code.
+
+    ``find_main`` imports the node: only now, so that a mistake in the configuration is told at once. Raises ConfigError.
+    """
+    config = load_config(path, flags=flags or [])
+    if config.role != role:
+        raise ConfigError(f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`')
+    from raftlog.observability import setup_logging
+
+    setup_logging(config.log_level, config.log_format, node_id=config.node_id)
+    main = find_main()
+    import uvloop
+
+    async def run() -> int:
+        return await main(config)
+
+    raise typer.Exit(uvloop.run(run()))

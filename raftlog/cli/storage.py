@@ -1,0 +1,131 @@
+"""``raftlog storage``: data directories and their identities."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import ConfigFile, Json, SetFlags
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.errors import ConfigError
+
+app = typer.Typer(help="Prepare and inspect data directories (of stopped nodes).", epilog=EPILOG, no_args_is_help=True)
+
+ClusterId = Annotated[str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")]
+NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
+OptionalDirectory = Annotated[
+    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")
+]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="storage")
+
+
+@app.command("random-uuid")
+def random_uuid() -> None:
+    """Print a new random id, as for cluster.id."""
+    typer.echo(str(uuid.uuid4()))
+
+
+@app.command("format", epilog=EPILOG)
+def format_(
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    cluster_id: ClusterId = "",
+    node_id: NodeId = None,
+    directory: OptionalDirectory = None,
+    ignore_formatted: Annotated[
+        bool, typer.Option("--ignore-formatted", "-g", help="Leave a directory alone that is this node's already.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make an empty data directory a node's: cluster id, node id and a new directory id.
+
+    A directory of another node or cluster is refused. A node starts only on a formatted directory: one that is empty because its
+    disk was not mounted must not pass for a new one.
+
+    \b
+    Examples:
+      raftlog storage format -c node1.toml
+      raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
+    """
+    from raftlog.storage.api import NodeIdentity
+    from raftlog.storage.meta_file import format_storage
+
+    where, cluster, node = _identity_asked(config, flags or [], directory, cluster_id, node_id)
+    asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=str(uuid.uuid4()))
+    identity = format_storage(where, asked, ignore_formatted=ignore_formatted)
+    if as_json:
+        print_json({"directory": str(where), **dataclasses.asdict(identity)})
+        return
+    done = "formatted" if identity == asked else "was formatted already"
+    print_line(f"{where} {done}: node {node} of cluster {cluster}, directory id {identity.directory_id}")
+
+
+@app.command(epilog=EPILOG)
+def info(
+    config: ConfigFile = None, flags: SetFlags = None, directory: OptionalDirectory = None, as_json: Json = False
+) -> None:
+    """Show whose a data directory is, its vote, and what its log holds. The node must be stopped.
+
+    \b
+    Examples:
+      raftlog storage info -d /var/lib/raftlog
+      raftlog storage info -c node1.toml --json
+    """
+    from raftlog.storage.reader import open_read_only
+
+    where = _directory_asked(config, flags or [], directory)
+    with open_read_only(where) as log:
+        document = {
+            "directory": str(where),
+            **dataclasses.asdict(log.identity),
+            **{
+                f"vote_{name}".replace("vote_vote", "vote"): value
+                for name, value in dataclasses.asdict(log.vote).items()
+            },
+            "log_start_offset": log.start_offset,
+            "log_end_offset": log.end_offset,
+        }
+    if as_json:
+        print_json(document)
+    else:
+        print_table(("", ""), [(name.replace("_", " "), value) for name, value in document.items()])
+
+
+def _identity_asked(
+    config: Path | None, flags: list[str], directory: Path | None, cluster_id: str, node_id: int | None
+) -> tuple[Path, str, int]:
+    """What to format, from a configuration or from the three options; options must not contradict the configuration."""
+    if config is None and not flags:
+        missing = [
+            option
+            for option, value in (("--directory", directory), ("--cluster-id", cluster_id), ("--node-id", node_id))
+            if value in (None, "")
+        ]
+        if directory is None or not cluster_id or node_id is None:
+            raise ConfigError(f"give --config FILE, or {', '.join(missing)}")
+        return directory, cluster_id, node_id
+    if directory is not None or cluster_id or node_id is not None:
+        raise ConfigError("give either a configuration or --directory, --cluster-id and --node-id, not both")
+    from raftlog.config import load_config
+
+    loaded = load_config(config, flags=flags)
+    return loaded.directory, loaded.cluster_id, loaded.node_id
+
+
+def _directory_asked(config: Path | None, flags: list[str], directory: Path | None) -> Path:
+    if directory is not None:
+        return directory
+    if config is None:
+        raise ConfigError("give --directory DIR or --config FILE")
+    from raftlog.config import load_config
+
+    return load_config(config, flags=flags).directory

@@ -1,0 +1,176 @@
+"""Reading the committed log of a running cluster, as one more observer whose progress counts for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from raftlog import batch
+from raftlog.client.finder import Finder
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+OBSERVER_ID = -1
+CHUNK_MAX_BYTES = 4 << 20
+LINK_TIMEOUT_S = 1.0
+"""A controller that gives no link in this time is passed over for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """Which log it is, and how far it is committed when asked: ``high_watermark`` is exclusive."""
+
+    cluster_id: str
+    generation: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class LogReader:
+    """Reads committed chunks from the active controller, wherever that is, and from its successor if it changes.
+
+    ``timeout_s`` bounds each answer. Must be made on the event loop; close it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        *,
+        rng: random.Random,
+        timeout_s: float = 10.0,
+        cluster_id: str = "",
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._finder = Finder(bootstrap, rng)
+        self._timeout_s = timeout_s
+        self._cluster_id = cluster_id
+        self._generation = -1
+        self._connection: _Connection | None = None
+
+    async def info(self) -> LogInfo:
+        """What the active controller says of its log now. Raises ApiError: REQUEST_TIMED_OUT if none answers in time."""
+        # High watermark -1: it knows better in any case, so that it answers at once.
+        response = await self._fetch(0, 1, max_wait_ms=0)
+        return LogInfo(response.cluster_id, response.generation, response.high_watermark, response.log_start_offset)
+
+    async def read(self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0) -> bytes:
+        """Whole committed batches from the one that begins at ``offset``, verified; empty if none comes within ``max_wait_ms``.
+
+        Raises ApiError, and CorruptLogError naming the offset.
+        """
+        chunk = (await self._fetch(offset, max_bytes, max_wait_ms=max_wait_ms)).records
+        for _ in batch.headers(chunk, expect_offset=offset):
+            pass
+        return chunk
+
+    async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
+        """Committed chunks from ``offset``, a batch boundary, until one reaches ``until`` (exclusive); waits for what is to come.
+
+        The last chunk may hold batches beyond ``until``. Raises ApiError, and CorruptLogError naming the offset.
+        """
+        while offset < until:
+            chunk = await self.read(offset, max_wait_ms=int(self._timeout_s * 500))
+            if chunk:
+                yield chunk
+                *_, last = batch.headers(chunk, verify=False)
+                offset = last.end_offset
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _fetch(self, offset: int, max_bytes: int, *, max_wait_ms: int) -> pb.MetadataFetchResponse:
+        """Ask until somebody answers as the active controller."""
+        request = pb.MetadataFetchRequest(
+            cluster_id=self._cluster_id,
+            replica_id=OBSERVER_ID,
+            fetch_offset=offset,
+            applied_offset=-1,
+            told_lowest_acknowledged_offset=-1,
+            high_watermark=offset if max_wait_ms else -1,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            generation=self._generation,
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while (response := await self._attempt(request)) is None:
+                    pass
+        except TimeoutError:
+            self.close()
+            nodes = ", ".join(self._finder.known)
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, f"no active controller answered in time; asked {nodes}"
+            ) from None
+        if response.HasField("error"):
+            raise error_from_wire(response.error, leader_id=response.leader_id)
+        self._generation = response.generation
+        return response
+
+    async def _attempt(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
+        """One question to the current target; None: another one has to be asked, after the pause that was due."""
+        if self._connection is None:
+            self._connection = _Connection(self._transport, self._finder.target)
+        try:
+            response = await self._connection.ask(request)
+        except LinkClosedError:
+            pause_s = self._finder.unreachable(self._loop.time())
+        else:
+            unled = response.HasField("error") and response.error.error_code == ErrorCode.NOT_CONTROLLER
+            # A new leader knows no high watermark before its own first commit.
+            if not unled and (response.HasField("error") or response.high_watermark >= 0):
+                self._finder.reached()
+                return response
+            pause_s = self._finder.redirected(response.leader_endpoint, self._loop.time())
+        self.close()
+        await asyncio.sleep(pause_s)
+        return None
+
+
+class _Connection:
+    """One link to one controller, asked one thing at a time."""
+
+    def __init__(self, transport: Transport, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._link: asyncio.Future[Link] = loop.create_future()
+        self._answer: asyncio.Future[pb.MetadataFetchResponse] | None = None
+        self._dialer: Dialer = transport.dial(address, Conversation.OBSERVER, self)
+
+    async def ask(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+        """Send and wait. Raises LinkClosedError."""
+        try:
+            async with asyncio.timeout(LINK_TIMEOUT_S):
+                link = await asyncio.shield(self._link)
+        except TimeoutError:
+            raise LinkClosedError("no link in time") from None
+        answer = self._answer = asyncio.get_running_loop().create_future()
+        link.send(request)
+        return await answer
+
+    def close(self) -> None:
+        """Give the link up."""
+        self._dialer.close()
+        self._link.cancel()
+
+    def opened(self, link: Link) -> None:
+        """The link is there."""
+        if not self._link.done():
+            self._link.set_result(link)
+
+    def received(self, link: Link, messages: Sequence[pb.MetadataFetchResponse]) -> None:
+        """The answer."""
+        if messages and self._answer is not None and not self._answer.done():
+            self._answer.set_result(messages[0])
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Lost."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(LinkClosedError(reason))
