@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raftlog.transport.base_link import BaseLink
+from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Connection:
         """Tell the other end, behind what is on its way."""
         other = self.server if end is self.client else self.client
         if other.close_reason is None:
-            end.flow.push_call(lambda: other.close("the peer ended the stream"))
+            end.flow.push_call(lambda: other.close(PEER_ENDED))
         else:
             self._cancel_breaks()
             self._network.connection_over(self)

@@ -13,6 +13,9 @@ from raftlog.transport.api import Link, LinkClosedError
 
 log = structlog.get_logger(__name__)
 
+PEER_ENDED = "the peer ended the stream"
+"""The reason when the other side ended the stream in good order."""
+
 
 class BaseLink(ABC):
     """A link without its medium. ``_reason`` is None while the link is open."""

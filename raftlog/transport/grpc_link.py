@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.base_link import BaseLink, log
+from raftlog.transport.base_link import PEER_ENDED, BaseLink, log
 from raftlog.transport.conversations import MalformedMessageError, Wire
 
 import grpc  # isort: skip
@@ -84,7 +84,7 @@ class GrpcLink(BaseLink):
             while True:
                 data = await read()
                 if data is grpc.aio.EOF:
-                    self.close("the peer ended the stream")
+                    self.close(PEER_ENDED)
                     return
                 self.deliver(decode(data))
         except (grpc.RpcError, grpc.aio.BaseError) as error:

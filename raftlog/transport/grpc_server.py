@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from raftlog.errors import ConfigError
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
-from raftlog.transport.base_link import log
+from raftlog.transport.base_link import PEER_ENDED, log
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
 from raftlog.transport.grpc_link import GrpcLink
@@ -93,8 +93,10 @@ class GrpcListener:
                 await link.run()
             finally:
                 del self._links[link]
-            context.set_code(grpc.StatusCode.UNAVAILABLE)
-            context.set_details(link.close_reason or "")
+            # A client that ends its sending side ends the link: answers still due are not waited for.
+            if link.close_reason != PEER_ENDED:
+                context.set_code(grpc.StatusCode.UNAVAILABLE)
+                context.set_details(link.close_reason or "")
 
         return serve
 

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation
+from raftlog.transport.conversations import ENVELOPE_TARGET_BYTES, WIRES, MalformedMessageError
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+MAX_BYTES = 64 << 20
+
+
+def test_every_conversation_has_the_types_of_its_method() -> None:
+    files = (quorum_pb2, controller_pb2, broker_pb2)
+    services = {s.full_name: s for f in files for s in f.DESCRIPTOR.services_by_name.values()}
+    for conversation in Conversation:
+        _, service, method_name = conversation.value.split("/")
+        method = services[service].methods_by_name[method_name]
+        assert method.client_streaming
+        assert method.server_streaming
+        for wire, envelope in (
+            (WIRES[conversation].to_server, method.input_type),
+            (WIRES[conversation].to_client, method.output_type),
+        ):
+            item = wire.item_type.DESCRIPTOR
+            assert item is envelope if wire.single else item is envelope.fields[0].message_type
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 5000)), min_size=1, max_size=20))
+def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, int]]) -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * size) for i, size in items]
+    (envelope,) = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
+    assert envelope == controller_pb2.ControllerRequests(requests=requests).SerializeToString()
+    assert wire.decode(envelope) == requests
+
+
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 129, 2047, 2048, 16383, 16384, 2_000_000, 3_000_000])
+def test_headers_at_each_length_of_the_varint(size: int) -> None:
+    wire = WIRES[Conversation.QUORUM].to_client
+    message = quorum_pb2.QuorumMessage()
+    message.fetch_snapshot_response.bytes = b"x" * size
+    (envelope,) = wire.envelopes([wire.encode(message, MAX_BYTES)])
+    assert quorum_pb2.QuorumMessages.FromString(envelope).messages[0] == message
+
+
+def test_an_empty_item_is_still_an_item() -> None:
+    wire = WIRES[Conversation.BROKER].to_server
+    (envelope,) = wire.envelopes([wire.encode(broker_pb2.BrokerRequest(), MAX_BYTES)] * 3)
+    assert len(wire.decode(envelope)) == 3
+
+
+def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    sizes = [400_000, 400_000, 400_000, 3_000_000, 10, 10, 900_000, 200_000]
+    requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * s) for i, s in enumerate(sizes)]
+    envelopes = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
+    decoded = [wire.decode(envelope) for envelope in envelopes]
+    assert [[item.correlation_id for item in envelope] for envelope in decoded] == [[0, 1], [2], [3], [4, 5, 6], [7]]
+    assert all(
+        len(envelope) <= ENVELOPE_TARGET_BYTES + 100 or len(items) == 1
+        for envelope, items in zip(envelopes, decoded, strict=True)
+    )
+
+
+def test_a_message_above_the_limit_is_a_typed_error() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    with pytest.raises(ApiError) as caught:
+        wire.encode(controller_pb2.ControllerRequest(cluster_id="c" * 1000), 1000)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert not caught.value.outcome_unknown
+
+
+@pytest.mark.parametrize("conversation", list(Conversation))
+def test_bytes_that_are_no_message_are_told_apart(conversation: Conversation) -> None:
+    for wire in (WIRES[conversation].to_server, WIRES[conversation].to_client):
+        with pytest.raises(MalformedMessageError):
+            wire.decode(b"\x0a\xff\xff\xff")

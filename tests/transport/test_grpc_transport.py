@@ -1,0 +1,353 @@
+"""What only the real transport has: bytes on the wire, services beside the conversations, TLS, and threads to leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from structlog.testing import capture_logs
+from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
+
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import Conversation, LinkClosedError, Probe
+from raftlog.transport.calls import Caller
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # isort: skip
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # isort: skip
+
+CONTROLLER = "raftlog.wire.controller.v1.Controller"
+
+
+def test_health_and_reflection_tell_of_the_services() -> None:
+    async def scenario(world: World) -> None:
+        listener: Any = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            for service in ("", CONTROLLER):
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            await listener.set_serving(CONTROLLER, False)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=CONTROLLER))
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await health.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+            ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+            questions = [
+                reflection_pb2.ServerReflectionRequest(list_services=""),
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol=CONTROLLER),
+            ]
+            services, files = [answer async for answer in ask(iter(questions))]
+            names = [service.name for service in services.list_services_response.service]
+            assert CONTROLLER in names
+            assert "grpc.health.v1.Health" in names
+            assert files.file_descriptor_response.file_descriptor_proto
+
+    run_real(scenario)
+
+
+def test_a_foreign_client_speaks_the_conversation_with_generated_stubs() -> None:
+    async def scenario(world: World) -> None:
+        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stream = controller_pb2_grpc.ControllerStub(channel).Converse()
+            await stream.write(controller_pb2.ControllerRequests(requests=[request(4), request(5)]))
+            assert [item.correlation_id for item in (await stream.read()).responses] == [4, 5]
+            await stream.done_writing()
+            assert await stream.read() is grpc.aio.EOF
+            assert await stream.code() is grpc.StatusCode.OK
+
+    run_real(scenario)
+
+
+def test_garbage_ends_its_stream_and_nothing_else() -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(echo), Recorder()
+        listener, _ = await connect(world, server, client)
+        with capture_logs() as logs:
+            async with grpc.aio.insecure_channel(listener.address) as channel:
+                stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+                await stream.write(b"\x0a\xff\xff\xff\xff")
+                with pytest.raises(grpc.aio.AioRpcError, match="malformed message"):
+                    await stream.read()
+        assert [entry["event"] for entry in logs] == ["malformed message"]
+        client.links[0].send(request(1))
+        await until(lambda: client.ids == [1])
+
+    run_real(scenario)
+
+
+def test_a_client_that_half_closes_ends_its_link() -> None:
+    async def scenario(world: World) -> None:
+        server = Recorder(echo)
+        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+            await stream.done_writing()
+            await until(lambda: server.reasons)
+        assert server.reasons == ["the peer ended the stream"]
+
+    run_real(scenario)
+
+
+def test_the_peers_reason_arrives_with_the_end_of_the_stream() -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(), Recorder()
+        await connect(world, server, client)
+        await until(lambda: server.links)
+        assert server.links[0].peer.startswith("127.0.0.1:")
+        server.links[0].close("your cluster is another one")
+        await until(lambda: client.reasons)
+        assert client.reasons == ["UNAVAILABLE: your cluster is another one"]
+
+    run_real(scenario)
+
+
+def test_limits_of_size_are_typed_errors_and_bounds_in_bytes_close_the_link() -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(echo), Recorder()
+        await connect(world, server, client)
+        link = client.links[0]
+        with pytest.raises(ApiError) as caught:
+            link.send(controller_pb2.ControllerRequest(cluster_id="c" * 100_000))
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        link.send(controller_pb2.ControllerRequest(correlation_id=1, cluster_id="c" * 99_000))
+        link.send(controller_pb2.ControllerRequest(correlation_id=2, cluster_id="c" * 99_000))
+        with pytest.raises(LinkClosedError, match="2 messages of 198012 bytes wait"):
+            link.send(controller_pb2.ControllerRequest(correlation_id=3, cluster_id="c" * 99_000))
+        await until(lambda: client.reasons)
+
+    run_real(scenario, replace(LIMITS, max_message_bytes=100_000, max_queued_bytes=250_000))
+
+
+def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
+    async def scenario(world: World) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            client = Recorder()
+            world.client.dial(f"127.0.0.1:{deaf.getsockname()[1]}", Conversation.CONTROLLER, client)
+            with capture_logs() as logs:
+                await until(lambda: logs)
+            assert logs[0]["reason"] == "no answer within 200 ms"
+            assert client.events == []
+
+    run_real(scenario, replace(LIMITS, connect_timeout_ms=200))
+
+
+def test_a_server_killed_under_a_link_is_noticed_and_dialled_again() -> None:
+    program = """
+import asyncio, sys
+sys.path.insert(0, "tests/transport")
+from transport_worlds import Recorder, echo
+from raftlog.transport.api import Conversation
+from raftlog.transport.grpc_transport import GrpcTransport
+
+async def main():
+    listener = await GrpcTransport().listen(sys.argv[1], {Conversation.CONTROLLER: Recorder(echo).accept})
+    print(listener.address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+    def start(address: str) -> tuple[subprocess.Popen[str], str]:
+        root = Path(__file__).parents[2]
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, address], cwd=root, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    async def scenario(world: World) -> None:
+        process, address = await asyncio.to_thread(start, "127.0.0.1:0")
+        try:
+            caller = Caller(world.client, address, Conversation.CONTROLLER)
+            assert (await caller.call(request(), 30)).correlation_id == 1
+            process.kill()
+            await until(lambda: not caller.connected)
+            process.wait()
+            assert await world.client.probe(address, 10) is Probe.REFUSED
+            process.stdout.close()  # type: ignore[union-attr]
+            process, _ = await asyncio.to_thread(start, address)
+            assert (await caller.call(request(), 30)).correlation_id == 2
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()  # type: ignore[union-attr]
+
+    run_real(scenario)
+
+
+def test_probe_of_silence_and_of_names() -> None:
+    async def scenario(world: World) -> None:
+        listener = await world.server.listen(world.bind, {})
+        port = listener.address.rpartition(":")[2]
+        # localhost may be ::1 first, where nobody listens: that refusal proves nothing.
+        assert await world.client.probe(f"localhost:{port}", 10) is Probe.ACCEPTED
+        assert await world.client.probe("localhost:1", 10) is Probe.REFUSED
+        assert await world.client.probe("no-such-host.invalid:1", 10) is Probe.SILENT
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            waiting = [socket.socket() for _ in range(4)]
+            for sock in waiting:
+                sock.setblocking(False)
+                sock.connect_ex(full.getsockname())
+            # Its queue of connects is full: no answer, and that is no refusal.
+            assert await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
+            for sock in waiting:
+                sock.close()
+        for bad in ("nohost", "h:", ":1", "h:x", "h:70000"):
+            with pytest.raises(ConfigError, match="want host:port"):
+                await world.client.probe(bad, 1)
+
+    run_real(scenario)
+
+
+def test_bind_failures_say_why() -> None:
+    async def scenario(world: World) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(ConfigError, match=f"cannot listen on {address}: port in use"):
+                await world.server.listen(address, {})
+        with pytest.raises(ConfigError, match=r"cannot listen on 192.0.2.1:0: (?!port in use)"):
+            await world.server.listen("192.0.2.1:0", {})
+
+    run_real(scenario)
+
+
+def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
+    certificate = authority.issue_cert("127.0.0.1")
+    paths = [directory / f"{name}.{kind}" for kind in ("pem", "key", "ca")]
+    certificate.cert_chain_pems[0].write_to_path(paths[0])
+    certificate.private_key_pem.write_to_path(paths[1])
+    authority.cert_pem.write_to_path(paths[2])
+    return TlsConfig(*paths)
+
+
+def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tmp_path: Path) -> None:
+    ours, theirs = trustme.CA(), trustme.CA()
+    good, stranger = issue(tmp_path, ours, "good"), issue(tmp_path, theirs, "stranger")
+
+    async def scenario(_: World) -> None:
+        server, friend, foe, plain = (GrpcTransport(LIMITS, tls=tls) for tls in (good, good, stranger, None))
+        listener = await server.listen("127.0.0.1:0", {Conversation.CONTROLLER: Recorder(echo).accept})
+        callers = [Caller(one, listener.address, Conversation.CONTROLLER) for one in (friend, foe, plain)]
+        assert (await callers[0].call(request(), 30)).correlation_id == 1
+        for caller in callers[1:]:
+            with pytest.raises(ApiError, match="was not sent"):
+                await caller.call(request(), 0.5)
+            assert not caller.connected
+        for transport in (plain, foe, friend, server):
+            await transport.close()
+
+    run_real(scenario)
+
+
+def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
+    tls = TlsConfig(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    with pytest.raises(ConfigError) as caught:
+        GrpcTransport(tls=tls)
+    for name in ("certificate_path", "private_key_path", "ca_path"):
+        assert f"tls.{name}: No such file" in str(caught.value)
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    async def scenario(world: World) -> None:
+        await connect(world, Recorder(echo), Recorder())
+
+    run_real(scenario)
+
+
+def test_closing_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+
+    async def scenario(world: World) -> None:
+        await connect(world, Recorder(echo), Recorder())
+
+    run_real(scenario)
+    gc.collect()
+    # gRPC's completion-queue thread ends with the last of its objects.
+    deadline = threading.Event()
+    for _ in range(1000):
+        if set(threading.enumerate()) <= before:
+            break
+        deadline.wait(0.01)
+    assert set(threading.enumerate()) <= before
+
+
+PING_PONG = """
+import asyncio, sys, time
+{prelude}
+from raftlog.transport.grpc_env import event_engine_cpu_s, event_engine_state
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.api import Conversation
+from raftlog.transport.calls import Caller
+sys.path.insert(0, "tests/transport")
+from transport_worlds import Recorder, echo, request
+
+async def main():
+    server, client = GrpcTransport(), GrpcTransport()
+    listener = await server.listen("127.0.0.1:0", {{Conversation.CONTROLLER: Recorder(echo).accept}})
+    caller = Caller(client, listener.address, Conversation.CONTROLLER)
+    await caller.call(request(), 60)
+    event_engine, process = event_engine_cpu_s(), time.process_time()
+    for _ in range(500):
+        await caller.call(request(), 60)
+    print((event_engine_cpu_s() - event_engine) / (time.process_time() - process), event_engine_state(), sep="|")
+    await client.close()
+    await server.close()
+
+asyncio.run(main())
+"""
+
+
+def ping_pong_in_a_process(prelude: str, environment: dict[str, str]) -> tuple[float, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", PING_PONG.format(prelude=prelude)],
+        cwd=Path(__file__).parents[2],
+        env={**inherited, **environment},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    share, state = done.stdout.strip().splitlines()[-1].split("|")
+    return float(share), state
+
+
+def test_the_event_engine_is_off_and_its_threads_do_nothing() -> None:
+    share, state = ping_pong_in_a_process("", {})
+    assert state == "off"
+    assert share < 0.02
+
+
+def test_an_operators_own_experiments_are_kept_and_told() -> None:
+    share, state = ping_pong_in_a_process("", {"GRPC_EXPERIMENTS": "-event_engine_client"})
+    assert state == "on: GRPC_EXPERIMENTS lacks -event_engine_listener"
+    assert share > 0.02
+
+
+def test_switches_that_came_too_late_are_told() -> None:
+    _, state = ping_pong_in_a_process("import grpc", {})
+    assert state.startswith("on, probably: grpc was imported before")

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from transport_worlds import Recorder, World, echo, run_real
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import Conversation
+from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
+from raftlog.transport.wire_errors import error_from_wire, error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
+from raftlog.wire.quorum.v1 import quorum_pb2, quorum_pb2_grpc
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
+BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
+
+
+def controller_test(answer: Callable[[Any], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]) -> None:
+    async def scenario(world: World) -> None:
+        handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
+        listener = await world.server.listen(
+            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}, extra_handlers=[handler]
+        )
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            await test(controller_pb2_grpc.ControllerStub(channel))
+
+    run_real(scenario)
+
+
+async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    metadata = dict(caught.value.trailing_metadata())
+    return caught.value.code(), common_pb2.Error.FromString(metadata[ERROR_METADATA_KEY]), metadata
+
+
+def test_each_method_goes_through_its_own_body() -> None:
+    asked: list[str] = []
+
+    async def answer(item: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        body = item.WhichOneof("body")
+        assert body is not None
+        asked.append(body)
+        response = controller_pb2.ControllerResponse()
+        getattr(response, body).SetInParent()
+        if body == "create_topics":
+            response.create_topics.topics.add(name=item.create_topics.topics[0].name)
+        return response
+
+    async def test(stub: Any) -> None:
+        request = controller_pb2.CreateTopicsRequest(topics=[controller_pb2.CreatableTopic(name="orders")])
+        created = await stub.CreateTopics(request)
+        assert [topic.name for topic in created.topics] == ["orders"]
+        for method, body in (
+            ("RegisterBroker", "register_broker"),
+            ("UnregisterBroker", "unregister_broker"),
+            ("BrokerHeartbeat", "broker_heartbeat"),
+            ("AlterPartition", "alter_partition"),
+            ("DeleteTopics", "delete_topics"),
+            ("IncrementalAlterConfigs", "incremental_alter_configs"),
+            ("DescribeBrokers", "describe_brokers"),
+        ):
+            answered = await getattr(stub, method)(getattr(controller_pb2, f"{method}Request")())
+            assert isinstance(answered, getattr(controller_pb2, f"{method}Response"))
+            assert asked[-1] == body
+        # The stream of the same service is served beside them.
+        stream = stub.Converse()
+        await stream.write(
+            controller_pb2.ControllerRequests(requests=[controller_pb2.ControllerRequest(correlation_id=3)])
+        )
+        assert (await stream.read()).responses[0].correlation_id == 3
+        stream.cancel()
+
+    controller_test(answer, test)
+
+
+def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
+    timeouts: list[int] = []
+
+    async def answer(item: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        timeouts.append(item.timeout_ms)
+        return controller_pb2.ControllerResponse()
+
+    async def test(stub: Any) -> None:
+        await stub.DescribeBrokers(controller_pb2.DescribeBrokersRequest(), timeout=50)
+        await stub.DescribeBrokers(controller_pb2.DescribeBrokersRequest())
+        # gRPC rounds a deadline up, by a percent at most.
+        assert 20_000 < timeouts[0] <= 50_500
+        assert timeouts[1] == 0
+
+    controller_test(answer, test)
+
+
+@pytest.mark.parametrize("raised", [False, True], ids=["answered", "raised"])
+def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> None:
+    error = ApiError(ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions")
+
+    async def answer(_: Any) -> controller_pb2.ControllerResponse:
+        if raised:
+            raise error
+        return controller_pb2.ControllerResponse(error=error_to_wire(error))
+
+    async def test(stub: Any) -> None:
+        status, wire_error, metadata = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
+        assert status is grpc.StatusCode.INVALID_ARGUMENT
+        assert wire_error == error_to_wire(error)
+        assert LEADER_METADATA_KEY not in metadata
+
+    controller_test(answer, test)
+
+
+def test_not_controller_names_the_leader() -> None:
+    async def answer(_: Any) -> controller_pb2.ControllerResponse:
+        error = common_pb2.Error(error_code=ErrorCode.NOT_CONTROLLER, error_message="ask node 2")
+        return controller_pb2.ControllerResponse(error=error, leader_id=2)
+
+    async def test(stub: Any) -> None:
+        status, error, metadata = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
+        assert (status, error.error_code) == (grpc.StatusCode.FAILED_PRECONDITION, ErrorCode.NOT_CONTROLLER)
+        assert metadata[LEADER_METADATA_KEY] == "2"
+
+    controller_test(answer, test)
+
+
+def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
+    async def answer(_: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    async def test(stub: Any) -> None:
+        with capture_logs() as logs:
+            status, error, _ = await refused(stub.CreateTopics(controller_pb2.CreateTopicsRequest()))
+        assert status is grpc.StatusCode.INTERNAL
+        assert error.outcome_unknown
+        assert "secret" not in error.error_message
+        assert [entry["event"] for entry in logs] == ["a unary handler failed"]
+
+    controller_test(answer, test)
+
+
+def test_explicit_handlers_serve_what_has_no_body() -> None:
+    async def describe(request: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
+        if request.cluster_id == "other":
+            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, "not ours", field="cluster_id")
+        return quorum_pb2.DescribeQuorumResponse(node_id=3)
+
+    async def write(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
+
+    async def read(item: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse:
+        return broker_pb2.BrokerResponse(describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1"))
+
+    async def scenario(world: World) -> None:
+        handlers = [
+            unary_handler(QUORUM, explicit={"DescribeQuorum": describe}),
+            unary_handler(BROKER, broker_pb2.BrokerRequest, read, explicit={"Write": write}),
+        ]
+        listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            quorum, broker = quorum_pb2_grpc.QuorumStub(channel), broker_pb2_grpc.BrokerStub(channel)
+            assert (await quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest())).node_id == 3
+            status, error, _ = await refused(
+                quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(cluster_id="other"))
+            )
+            assert status is grpc.StatusCode.FAILED_PRECONDITION
+            assert error.field == "cluster_id"
+            assert (await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))).correlation_id == 9
+            assert (await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())).cluster_id == "c1"
+
+    run_real(scenario)
+
+
+def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:
+    async def read(_: Any) -> Any:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=r"nothing serves .*DescribeQuorum"):
+        unary_handler(QUORUM)
+    with pytest.raises(ValueError, match="no body of BrokerRequest is a DescribeQuorumRequest"):
+        unary_handler(QUORUM, broker_pb2.BrokerRequest, read)
+
+
+def test_every_error_has_a_status_and_survives_the_wire() -> None:
+    for code in ErrorCode:
+        if code is not ErrorCode.NONE:
+            assert STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT) is not grpc.StatusCode.OK
+        back = error_from_wire(error_to_wire(ApiError(code, "m", field="f", outcome_unknown=True)), leader_id=4)
+        assert (back.code, back.message, back.field, back.outcome_unknown, back.leader_id) == (code, "m", "f", True, 4)
+    strange = error_from_wire(common_pb2.Error(error_code=4242, error_message="m"))
+    assert strange.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "4242" in strange.message

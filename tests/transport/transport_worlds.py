@@ -1,0 +1,114 @@
+"""Two processes that can talk, real or simulated, and handlers that remember: what the transport tests are written against."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from raftlog.transport.api import Conversation, Link, Transport, TransportLimits
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2
+from simulation.loop import run as run_virtual
+from simulation.network import NetworkParams, SimNetwork
+
+LIMITS = TransportLimits(connect_timeout_ms=10_000)
+
+
+@dataclass
+class World:
+    """``bind`` and ``nowhere`` are addresses: of a free port to listen on, and of one where nobody listens."""
+
+    server: Transport
+    client: Transport
+    bind: str
+    nowhere: str
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+def run_real(scenario: Scenario, limits: TransportLimits = LIMITS) -> None:
+    async def main() -> None:
+        server, client = GrpcTransport(limits), GrpcTransport(limits)
+        try:
+            async with asyncio.timeout(60):
+                await scenario(World(server, client, "127.0.0.1:0", "127.0.0.1:1"))
+        finally:
+            await client.close()
+            await server.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    uvloop.run(main())
+
+
+def run_simulated(scenario: Scenario, limits: TransportLimits = LIMITS) -> None:
+    async def main() -> None:
+        network = SimNetwork(random.Random(7), NetworkParams(limits=limits))
+        server, client = network.transport_for("server"), network.transport_for("client")
+        await scenario(World(server, client, "server:0", "server:1"))
+        await client.close()
+        await server.close()
+
+    run_virtual(main())
+
+
+@dataclass
+class Recorder:
+    """A handler of either side; ``on_received`` is called after recording."""
+
+    on_received: Callable[[Link, Sequence[Any]], None] | None = None
+    links: list[Link] = field(default_factory=list)
+    envelopes: list[list[Any]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def accept(self, link: Link) -> Recorder:
+        self.links.append(link)
+        return self
+
+    def opened(self, link: Link) -> None:
+        self.links.append(link)
+        self.events.append("opened")
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        self.envelopes.append(list(messages))
+        self.events.append("received")
+        if self.on_received is not None:
+            self.on_received(link, messages)
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.reasons.append(reason)
+        self.events.append("closed")
+
+    @property
+    def ids(self) -> list[int]:
+        return [message.correlation_id for envelope in self.envelopes for message in envelope]
+
+
+def echo(link: Link, messages: Sequence[Any]) -> None:
+    for message in messages:
+        link.send(controller_pb2.ControllerResponse(correlation_id=message.correlation_id))
+
+
+def request(correlation_id: int = 0) -> controller_pb2.ControllerRequest:
+    return controller_pb2.ControllerRequest(correlation_id=correlation_id)
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    """Wait for a condition, on whatever clock the loop has."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  (conditions over objects that have no events)
+            await asyncio.sleep(0.002)
+
+
+async def connect(world: World, server: Recorder, client: Recorder) -> tuple[Any, Any]:
+    """A listener and an open dialer for the controller's conversation."""
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
+    await until(lambda: client.links)
+    return listener, dialer
