@@ -25,13 +25,15 @@ def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: 
     if offset >= until:
         return True
     chunk = replica.read(offset, until, SLICE_BYTES)
+    if observe is None:
+        builder.apply_chunk(chunk)
+        return builder.offset + 1 >= until
     for header in batch.headers(chunk, verify=False):
         records = [Record(data.type, parse(data), data) for data in batch.records(chunk, header)]
         builder.apply_batch(
             records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
         )
-        if observe is not None:
-            observe(records, header.base_offset)
+        observe(records, header.base_offset)
     return builder.offset + 1 >= until
 
 

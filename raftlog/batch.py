@@ -195,25 +195,26 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     return Scan(expected, tuple(runs), timestamp_ms)
 
 
-def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
-    """Decode the framing of the records of one batch of a chunk; bodies stay bytes."""
+def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]]:
+    """(type, version, body) of each record of one batch of a chunk. Raises CorruptLogError if they do not fill the batch."""
     name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
     position = header.position + HEADER_BYTES + name_length
     end = header.position + header.size
-    out: list[RecordData] = []
     unpack = _RECORD.unpack_from
     for _ in range(header.record_count):
         if position + RECORD_OVERHEAD_BYTES > end:
             raise CorruptLogError(f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset)
         type_, version, length = unpack(chunk, position)
         position += RECORD_OVERHEAD_BYTES
-        out.append(RecordData(type_, version, chunk[position : position + length]))
+        yield type_, version, chunk[position : position + length]
         position += length
     if position != end:
-        raise CorruptLogError(
-            f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset
-        )
-    return out
+        raise CorruptLogError(f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset)
+
+
+def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
+    """The records of one batch of a chunk; bodies stay bytes. Raises CorruptLogError."""
+    return [RecordData(*body) for body in bodies(chunk, header)]
 
 
 def epoch_runs(chunk_headers: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:

@@ -82,15 +82,20 @@ def record(message: Any) -> Record:
 
 def parse(data: RecordData) -> Any:
     """Decode a record's message. Raises UnknownRecordError, also for a body that does not parse."""
-    message_type = MESSAGES.get(data.type)
-    if message_type is None or data.version != RECORD_VERSION:
+    return parse_body(data.type, data.version, data.body)
+
+
+def parse_body(type_: int, version: int, body: bytes) -> Any:
+    """As ``parse``, of a record taken apart."""
+    message_type = MESSAGES.get(type_)
+    if message_type is None or version != RECORD_VERSION:
         raise UnknownRecordError(
-            f"record type {data.type} version {data.version} is unknown to this build: the log was written by a newer one"
+            f"record type {type_} version {version} is unknown to this build: the log was written by a newer one"
         )
     try:
-        return message_type.FromString(data.body)
+        return message_type.FromString(body)
     except DecodeError as error:
-        raise UnknownRecordError(f"record type {RecordType(data.type).name} does not parse: {error}") from error
+        raise UnknownRecordError(f"record type {RecordType(type_).name} does not parse: {error}") from error
 
 
 def _topic(message: Any) -> GroupKey:
