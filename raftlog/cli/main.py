@@ -15,6 +15,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, exit_code
 from raftlog.errors import RaftlogError
+from raftlog.observability.logs import setup_logging
 
 GROUP = "raftlog.commands"
 
@@ -93,6 +94,8 @@ def _register_missing(app: typer.Typer, plugin: EntryPoint, error: ImportError) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command line and exit. An operator's error is a message and a code, never a stack trace."""
+    # What a command cannot do it says itself; a node sets up logs of its own.
+    setup_logging("error", "console")
     try:
         build()(list(arguments) if arguments is not None else None)
     except RaftlogError as error:

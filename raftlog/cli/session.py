@@ -60,13 +60,18 @@ def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
     """Run one command's work on an event loop of its own."""
 
     async def session() -> T:
-        opened = Session(GrpcTransport(tls=tls_of_environment()), timeout_s)
+        opened = open_session(timeout_s)
         try:
             return await body(opened)
         finally:
             await opened.close()
 
     return asyncio.run(session())
+
+
+def open_session(timeout_s: float) -> Session:
+    """A session on the running event loop. Raises ConfigError for certificates that cannot be read."""
+    return Session(GrpcTransport(tls=tls_of_environment()), timeout_s)
 
 
 def tls_of_environment() -> TlsConfig | None:

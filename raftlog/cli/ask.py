@@ -1,0 +1,98 @@
+"""Asking nodes of the quorum about themselves, one by one: it needs no leader, and no answer from the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.grpc_dialer import channel_options
+from raftlog.transport.grpc_link import failure_text
+from raftlog.transport.tls import TlsConfig
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+_METHOD = "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back from one address: a description, or why there is none."""
+
+    address: str
+    description: pb.DescribeQuorumResponse | None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """All answers, by address."""
+
+    answers: tuple[Answer, ...]
+
+    @property
+    def descriptions(self) -> list[pb.DescribeQuorumResponse]:
+        """Of the nodes that answered."""
+        return [answer.description for answer in self.answers if answer.description is not None]
+
+    @property
+    def leader(self) -> pb.DescribeQuorumResponse | None:
+        """The node that says it leads; of several the one with the highest epoch: the others have not heard of it yet."""
+        leaders = [one for one in self.descriptions if one.role == "leader"]
+        return max(leaders, key=lambda one: one.leader_epoch, default=None)
+
+
+async def ask_quorum(addresses: Sequence[str], timeout_s: float, tls: TlsConfig | None = None) -> Quorum:
+    """Ask these addresses and the voters that they name, all at once, each at most until ``timeout_s`` is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    asked: dict[str, Answer] = {}
+    ask = list(dict.fromkeys(addresses))
+    # Twice: a voter may be named only by a node that was named itself.
+    while ask and len(asked) < 1000:
+        remaining_s = max(0.01, deadline - loop.time())
+        for answer in await asyncio.gather(*(ask_node(address, remaining_s, tls) for address in ask)):
+            asked[answer.address] = answer
+        named = (
+            voter.endpoint for answer in asked.values() if answer.description for voter in answer.description.voters
+        )
+        ask = [address for address in dict.fromkeys(named) if address and address not in asked]
+    return Quorum(tuple(_once_a_node(asked)))
+
+
+async def ask_node(address: str, timeout_s: float, tls: TlsConfig | None = None) -> Answer:
+    """Ask one node. Never raises for what the node or the network does."""
+    options = channel_options(TransportLimits())
+    if tls is None:
+        channel = grpc.aio.insecure_channel(address, options=options)
+    else:
+        channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+    try:
+        call = channel.unary_unary(
+            _METHOD,
+            request_serializer=pb.DescribeQuorumRequest.SerializeToString,
+            response_deserializer=pb.DescribeQuorumResponse.FromString,
+        )
+        return Answer(address, await call(pb.DescribeQuorumRequest(), timeout=timeout_s))
+    except (grpc.RpcError, grpc.aio.BaseError) as error:
+        return Answer(address, None, failure_text(error))
+    finally:
+        await channel.close()
+
+
+def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
+    """A node reached under two addresses answers once, under the address by which the others know it."""
+    named = {voter.endpoint for answer in asked.values() if answer.description for voter in answer.description.voters}
+    answers: list[Answer] = []
+    seen: set[int] = set()
+    for answer in sorted(asked.values(), key=lambda one: (one.address not in named, one.address)):
+        if answer.description is not None:
+            if answer.description.node_id in seen:
+                continue
+            seen.add(answer.description.node_id)
+        answers.append(answer)
+    return answers

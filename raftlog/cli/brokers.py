@@ -1,0 +1,113 @@
+"""``raftlog brokers``: who follows, how far, and who holds the others back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.output import known, print_json, print_line, print_table
+
+app = typer.Typer(help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True)
+
+COLUMNS = (
+    "BROKER",
+    "STATE",
+    "EPOCH",
+    "ENDPOINT",
+    "RACK",
+    "APPLIED",
+    "TOLD",
+    "LAG",
+    "HEARD MS",
+    "LEADS",
+    "REPLICAS",
+    "REASON",
+)
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="brokers")
+
+
+@app.callback()
+def _group() -> None:
+    """The brokers, as the active controller sees them."""
+
+
+@app.command("list", epilog=EPILOG)
+def list_(
+    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """List the registered brokers: state, epoch, applied and told offsets, lag, and who holds LAO back.
+
+    APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset (LAO) it has heard of, LAG the
+    committed records it has not applied. A * marks the brokers that hold LAO back.
+
+    \b
+    Examples:
+      raftlog brokers list --bootstrap-controller 127.0.0.1:9093
+      raftlog brokers list --json
+    """
+    from raftlog.cli.session import Session, run
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    async def ask(session: Session) -> Any:
+        client = session.controllers(bootstrap_controller)
+        response = await client.call(pb.DescribeBrokersRequest(), timeout_s=timeout)
+        return response.describe_brokers
+
+    answer = run(ask, timeout)
+    rows = [_row(broker, answer, pb.BrokerLifecycleState.Name(broker.state).lower()) for broker in answer.brokers]
+    lao = known(answer.lowest_acknowledged_offset)
+    if as_json:
+        print_json(
+            {
+                "high_watermark": answer.high_watermark,
+                "lowest_acknowledged_offset": lao,
+                "lao_unknown_reason": answer.lao_unknown_reason or None,
+                "held_back_by": list(answer.held_back_by),
+                "brokers": rows,
+            }
+        )
+        return
+    print_table(COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS"))
+    print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
+
+
+def _row(broker: Any, answer: Any, state: str) -> dict[str, Any]:
+    applied = known(broker.applied_offset)
+    return {
+        "broker_id": broker.broker_id,
+        "state": state,
+        "broker_epoch": broker.broker_epoch,
+        "endpoint": broker.endpoint,
+        "rack": broker.rack or None,
+        "applied_offset": applied,
+        "told_lowest_acknowledged_offset": known(broker.told_lowest_acknowledged_offset),
+        "lag": None if applied is None else max(0, answer.high_watermark - 1 - applied),
+        "last_contact_age_ms": known(broker.last_contact_age_ms),
+        "leader_count": broker.leader_count,
+        "replica_count": broker.replica_count,
+        "reason": broker.reason or None,
+        "holds_lao_back": broker.broker_id in answer.held_back_by,
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    mark = " *" if row["holds_lao_back"] else ""
+    return [
+        f"{row['broker_id']}{mark}",
+        *[value for name, value in row.items() if name not in {"broker_id", "holds_lao_back"}],
+    ]
+
+
+def _lao(answer: Any) -> str:
+    if answer.lowest_acknowledged_offset < 0:
+        return f"unknown ({answer.lao_unknown_reason})"
+    if answer.held_back_by:
+        return f"{answer.lowest_acknowledged_offset}, held back by {', '.join(map(str, answer.held_back_by))}"
+    return str(answer.lowest_acknowledged_offset)

@@ -1,0 +1,131 @@
+"""``raftlog configs``: dynamic configs of topics, brokers, groups and clients."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.reads import ReadMode, ReadModeOption, read
+from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
+from raftlog.errors import ConfigError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+app = typer.Typer(help="Dynamic configs: kept in the log, the same on every node.", epilog=EPILOG, no_args_is_help=True)
+
+SOURCES = {1: "dynamic topic", 2: "dynamic broker", 3: "dynamic default", 5: "default", 7: "client metrics", 8: "group"}
+"""Kafka's ConfigSource, for people."""
+
+
+class ResourceKind(StrEnum):
+    """What a config belongs to."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    CLIENT_METRICS = "client-metrics"
+    GROUP = "group"
+
+    @property
+    def wire(self) -> int:
+        """Kafka's number."""
+        return {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}[self.value]
+
+
+Kind = Annotated[ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, client-metrics or group.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help='The topic, broker id, ... For all brokers: "".')]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="configs")
+
+
+@app.command(epilog=EPILOG)
+def alter(
+    kind: Kind,
+    name: Name,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key; may be repeated.")
+    ] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to the default; may be repeated.")
+    ] = None,
+    validate_only: ValidateOnly = False,
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Change configs of one resource: all of it or nothing.
+
+    \b
+    Examples:
+      raftlog configs alter topic orders --set retention.ms=3600000 --delete cleanup.policy
+      raftlog configs alter broker "" --set log.retention.ms=86400000
+    """
+    changes = [_set(text) for text in set_ or []]
+    changes += [
+        controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.DELETE) for key in delete or []
+    ]
+    if not changes:
+        raise ConfigError("nothing to change: give --set KEY=VALUE or --delete KEY")
+    resource = controller_pb2.AlterConfigsResource(resource_type=kind.wire, resource_name=name, configs=changes)
+    body = controller_pb2.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
+    error = first_error(response.incremental_alter_configs.results)
+    if error is not None:
+        raise error
+    if as_json:
+        print_json({"resource_type": kind.value, "resource_name": name, "write": written(response)})
+    else:
+        print_line(f"{kind.value} {name or '(default)'}: {'would be accepted' if validate_only else 'altered'}")
+        print_written(response)
+    require(response, acks)
+
+
+@app.command(epilog=EPILOG)
+def describe(
+    kind: Kind,
+    name: Name,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="Only this key; may be repeated.")
+    ] = None,
+    mode: ReadModeOption = ReadMode.REPEATABLE,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show the configs of one resource, and where each value comes from.
+
+    \b
+    Examples:
+      raftlog configs describe topic orders --bootstrap-server 127.0.0.1:9092
+      raftlog configs describe broker 4 --key log.retention.ms --json
+    """
+    resource = broker_pb2.DescribeConfigsResource(
+        resource_type=kind.wire, resource_name=name, configuration_keys=keys or []
+    )
+    response = read(broker_pb2.DescribeConfigsRequest(resources=[resource]), mode, bootstrap_server, timeout)
+    (result,) = response.describe_configs.results
+    if result.error_code != ErrorCode.NONE:
+        raise FailedError(f"{ErrorCode(result.error_code).name}: {result.error_message}", Exit.REFUSED)
+    rows = [(one.name, one.value, SOURCES.get(one.config_source, str(one.config_source))) for one in result.configs]
+    if as_json:
+        configs: list[dict[str, Any]] = [{"name": key, "value": value, "source": source} for key, value, source in rows]
+        print_json({"offset": response.token.offset, "configs": configs})
+        return
+    print_table(("KEY", "VALUE", "SOURCE"), rows)
+    print_line(f"at offset {response.token.offset}")
+
+
+def _set(text: str) -> controller_pb2.AlterableConfig:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {text}: write it as KEY=VALUE")
+    return controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.SET, value=value)

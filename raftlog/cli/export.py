@@ -1,0 +1,92 @@
+"""``raftlog export``: the log as files, for analysis and audit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.log_sources import DataDirectory, DirectoryLog, open_log
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from raftlog.cli.log_sources import LogSource
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export", epilog=EPILOG)(export_)
+
+
+def export_(
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="Where the export is, or is to be.")],
+    directory: DataDirectory = None,
+    assume_committed: Annotated[
+        bool,
+        typer.Option(
+            "--assume-committed",
+            help="With --directory: export to the end of the log. Only when you know that this node had no uncommitted tail.",
+        ),
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read everything back and check it.")] = False,
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a manifest. Goes on where it ended.
+
+    \b
+    Examples:
+      raftlog export exported --bootstrap-controller 127.0.0.1:9093
+      raftlog export exported --directory data/controller-1 --verify
+    """
+    from raftlog.segments.export import export
+    from raftlog.segments.verify import verify_export
+
+    with open_log(directory, None, bootstrap_controller, timeout) as source:
+        if assume_committed and isinstance(source, DirectoryLog):
+            source.assume_committed()
+        left_out = source.end_offset - source.high_watermark
+        with _progress(source) as progress:
+            summary = export(source, target, progress)
+    if verify:
+        verify_export(target)
+    if as_json:
+        print_json({**asdict(summary), "directory": str(target), "records": summary.records, "verified": verify})
+    else:
+        print_line(
+            f"{target}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"
+            if summary.records
+            else f"{target}: nothing new, it ends before offset {summary.end_offset}"
+        )
+        if verify:
+            print_line("verified: every checksum, hash and offset")
+    if left_out:
+        typer.echo(
+            f"left out: {left_out} records at the end of which this log alone does not prove that they are committed"
+            " (see --assume-committed)",
+            err=True,
+        )
+
+
+@contextmanager
+def _progress(source: LogSource) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("exporting", total=source.high_watermark)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

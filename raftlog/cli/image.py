@@ -1,0 +1,141 @@
+"""``raftlog image``: all metadata as it was at one offset."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, chunks, open_log
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.output import print_json, print_table
+from raftlog.cli.render import time_text
+from raftlog.errors import ConfigError
+from raftlog.metadata.describe import image_to_dict
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+
+app = typer.Typer(help="All metadata at one offset.", epilog=EPILOG, no_args_is_help=True)
+
+RESOURCE_KINDS = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="image")
+
+
+@app.callback()
+def _group() -> None:
+    """All metadata at one offset."""
+
+
+@app.command(epilog=EPILOG)
+def show(
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="OFFSET", min=0, help="The offset, inclusive. Default: the last committed."),
+    ] = None,
+    entity: Annotated[
+        str,
+        typer.Option(
+            "--entity",
+            metavar="PATH",
+            help="Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders, features, leader, ...",
+        ),
+    ] = "",
+    directory: DataDirectory = None,
+    export: ExportDirectory = None,
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Fold the log up to an offset and show what it amounts to, with its state hash: equal on every node at the same offset.
+
+    An image is always that at the end of a batch: an offset within one shows the state before it. With --entity, or --json, the
+    content is printed as JSON.
+
+    \b
+    Examples:
+      raftlog image show --bootstrap-controller 127.0.0.1:9093
+      raftlog image show --at 1200 --entity topics/orders/0 --export exported
+      raftlog image show -d data/controller-1 --json
+    """
+    with open_log(directory, export, bootstrap_controller, timeout) as source:
+        image = fold(source, at)
+    if at is not None and image.offset != at:
+        typer.echo(f"offset {at} is within a batch; this is the image at offset {image.offset}, before it", err=True)
+    document = image_to_dict(image)
+    if entity:
+        print_json(find(document, entity))
+    elif as_json:
+        print_json(document)
+    else:
+        _show(image)
+
+
+def fold(source: LogSource, at: int | None) -> Image:
+    """The image at an offset, or at the last committed one. Raises ConfigError if the log does not reach it."""
+    last = source.high_watermark - 1 if at is None else at
+    if last >= source.end_offset:
+        raise ConfigError(f"--at {last}: the log ends before offset {source.end_offset}")
+    if source.start_offset > 0:
+        raise ConfigError(f"the log begins at offset {source.start_offset}: what was before is not in it")
+    builder = ImageBuilder(Image())
+    for chunk in chunks(source, last + 1):
+        builder.apply_chunk(chunk, until=last + 1)
+    return builder.snapshot()
+
+
+def find(document: dict[str, Any], path: str) -> Any:
+    """The part of an image's document that a path names. Raises FailedError if it is not there."""
+    kind, _, rest = path.partition("/")
+    if kind not in document:
+        raise FailedError(f"--entity {path}: an image has {', '.join(document)}", Exit.USAGE)
+    part = document[kind]
+    if not rest:
+        return part
+    matches: list[Any] = []
+    if kind == "topics":
+        name, _, index = rest.rpartition("/")
+        matches = [topic for topic in part if topic["name"] == rest]
+        if not matches and index.isdigit():
+            matches = [
+                one
+                for topic in part
+                if topic["name"] == name
+                for one in topic["partitions"]
+                if one["index"] == int(index)
+            ]
+    elif kind == "brokers":
+        matches = [broker for broker in part if str(broker["id"]) == rest]
+    elif kind == "applied":
+        matches = [applied for applied in part if str(applied["broker_id"]) == rest]
+    elif kind == "configs":
+        resource, _, name = rest.partition("/")
+        number = RESOURCE_KINDS.get(resource)
+        matches = [one for one in part if (one["resource_type"], one["resource_name"]) == (number, name)]
+    elif isinstance(part, dict) and rest in part:
+        matches = [part[rest]]
+    if not matches:
+        raise FailedError(f"--entity {path}: not there at offset {document['offset']}", Exit.REFUSED)
+    return matches[0]
+
+
+def _show(image: Image) -> None:
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    leader = image.leader
+    rows = [
+        ("offset", image.offset),
+        ("epoch", image.epoch),
+        ("time", time_text(image.timestamp_ms)),
+        ("state hash", f"{image.state_hash:032x}"),
+        ("controller", f"{leader.leader_id} in epoch {leader.epoch}" if leader else None),
+        ("brokers", f"{len(image.brokers)} ({fenced} fenced)"),
+        ("topics", len(image.topics)),
+        ("partitions", len(image.partitions)),
+        ("configs", sum(len(values) for _, values in image.configs.items())),
+        ("features", ", ".join(f"{name}={image.features[name]}" for name in sorted(image.features)) or None),
+    ]
+    print_table(("", ""), rows)

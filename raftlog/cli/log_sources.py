@@ -1,0 +1,206 @@
+"""Logs that commands read: of a running cluster, of a stopped node's directory, of an export. All the same to who reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from raftlog import batch
+from raftlog.errors import ConfigError
+from raftlog.metadata.records import RecordType, parse
+from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.raw import read_batches
+
+if TYPE_CHECKING:
+    from raftlog.cli.session import Session
+    from raftlog.client.log_reader import LogInfo, LogReader
+    from raftlog.storage.reader import LogReader as DirectoryReader
+
+READ_BYTES = 1 << 20
+
+DataDirectory = Annotated[
+    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory.")
+]
+ExportDirectory = Annotated[Path | None, typer.Option("--export", "-e", metavar="DIR", help="Read an export.")]
+
+
+class LogSource(Protocol):
+    """A log at hand. Offsets: start inclusive, the others exclusive."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the log."""
+
+    @property
+    def generation(self) -> int:
+        """Of the log."""
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset there is."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed for certain."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where reading ends: above the high watermark only in a stopped node's directory."""
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole verified batches from the one that begins at ``offset``: at least one, then as many as fit."""
+
+
+@contextmanager
+def open_log(
+    directory: Path | None, export: Path | None, bootstrap_controller: str, timeout_s: float
+) -> Iterator[LogSource]:
+    """The log that the options name. Raises ConfigError, CorruptLogError, ApiError, ExportError."""
+    if directory is not None and export is not None:
+        raise ConfigError("give either --directory or --export, not both")
+    if directory is not None:
+        from raftlog.storage.reader import open_read_only
+
+        with open_read_only(directory) as log:
+            yield DirectoryLog(log)
+    elif export is not None:
+        yield ExportLog(export)
+    else:
+        with closing(RunningLog(bootstrap_controller, timeout_s)) as running:
+            yield running
+
+
+def chunks(source: LogSource, until: int) -> Iterator[bytes]:
+    """All chunks from the log's start until one reaches ``until`` (exclusive); the last may go beyond.
+
+    From the start, because only there a batch is known to begin.
+    """
+    offset = source.start_offset
+    while offset < min(until, source.end_offset):
+        chunk = source.read(offset, READ_BYTES)
+        yield chunk
+        *_, last = batch.headers(chunk, verify=False)
+        offset = last.end_offset
+
+
+class DirectoryLog:
+    """A stopped node's log. What of its tail is committed it cannot know; what the log itself proves is.
+
+    Proof is a progress record, which says how far the log was committed when it was written; a log with a single voter is
+    committed to its end.
+    """
+
+    def __init__(self, log: DirectoryReader) -> None:
+        self._log = log
+        self._high_watermark: int | None = None
+        self.cluster_id = log.identity.cluster_id
+        self.generation = log.identity.generation
+        self.start_offset = log.start_offset
+        self.end_offset = log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Found by reading the whole log, once."""
+        if self._high_watermark is None:
+            self._high_watermark = self._find_high_watermark()
+        return self._high_watermark
+
+    def assume_committed(self) -> None:
+        """Take the operator's word for it: all of the log is committed."""
+        self._high_watermark = self.end_offset
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole verified batches."""
+        return self._log.read(offset, self.end_offset, max_bytes)
+
+    def _find_high_watermark(self) -> int:
+        proven, single = self.start_offset, False
+        for chunk in chunks(self, self.end_offset):
+            for header in batch.headers(chunk, verify=False):
+                for data in batch.records(chunk, header):
+                    if data.type == RecordType.PROGRESS:
+                        proven = max(proven, parse(data).high_watermark)
+                    elif data.type == RecordType.LEADER_CHANGE:
+                        single = len(parse(data).voters) == 1
+        return self.end_offset if single else proven
+
+
+class ExportLog:
+    """The raw segments of an export, read in order."""
+
+    def __init__(self, directory: Path) -> None:
+        manifest = read_manifest(directory)
+        self._directory = directory
+        self._segments = manifest.of_kind(RAW)
+        self._next = -1
+        self._batches: Iterator[bytes] = iter(())
+        self.cluster_id = manifest.cluster_id
+        self.generation = manifest.generation
+        self.start_offset = manifest.history_begin
+        self.high_watermark = self.end_offset = manifest.end_offset
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole verified batches; cheap if ``offset`` is where the last read ended."""
+        if offset != self._next:
+            self._batches = self._all_from(offset)
+        parts: list[bytes] = []
+        size = 0
+        for data in self._batches:
+            parts.append(data)
+            size += len(data)
+            if size >= max_bytes:
+                break
+        chunk = b"".join(parts)
+        for header in batch.headers(chunk, verify=False):
+            self._next = header.end_offset
+        return chunk
+
+    def _all_from(self, offset: int) -> Iterator[bytes]:
+        for segment in self._segments:
+            if segment.last_offset >= offset:
+                for data in read_batches(self._directory / segment.file, segment.file):
+                    (header,) = batch.headers(data, verify=False)
+                    if header.base_offset >= offset:
+                        yield data
+
+
+class RunningLog:
+    """The committed log of a running cluster, up to where it is committed when this is made. Close it."""
+
+    def __init__(self, bootstrap_controller: str, timeout_s: float) -> None:
+        self._runner = asyncio.Runner()
+        try:
+            self._session, self._reader, info = self._runner.run(_connect(bootstrap_controller, timeout_s))
+        except BaseException:
+            self._runner.close()
+            raise
+        self.cluster_id = info.cluster_id
+        self.generation = info.generation
+        self.start_offset = info.log_start_offset
+        self.high_watermark = self.end_offset = info.high_watermark
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole verified batches."""
+        return self._runner.run(self._reader.read(offset, max_bytes, max_wait_ms=1000))
+
+    def close(self) -> None:
+        """End the connection and the loop."""
+        self._runner.run(self._session.close())
+        self._runner.close()
+
+
+async def _connect(bootstrap_controller: str, timeout_s: float) -> tuple[Session, LogReader, LogInfo]:
+    from raftlog.cli.session import open_session
+
+    session = open_session(timeout_s)
+    try:
+        reader = session.log(bootstrap_controller)
+        return session, reader, await reader.info()
+    except BaseException:
+        await session.close()
+        raise

@@ -1,0 +1,146 @@
+"""``raftlog quorum``: the nodes that vote."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, endpoints
+from raftlog.cli.output import known, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from raftlog.cli.ask import Answer, Quorum
+
+app = typer.Typer(help="The nodes of the quorum, as each sees itself.", epilog=EPILOG, no_args_is_help=True)
+
+COLUMNS = (
+    "NODE",
+    "ENDPOINT",
+    "ROLE",
+    "EPOCH",
+    "LEADER",
+    "VOTE",
+    "LOG END",
+    "DURABLE",
+    "HIGH WATERMARK",
+    "LAG",
+    "AGE MS",
+)
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="quorum")
+
+
+@app.callback()
+def _group() -> None:
+    """The nodes of the quorum, as each sees itself."""
+
+
+@app.command(epilog=EPILOG)
+def describe(
+    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """Ask every node itself: role, epoch, leader, vote, log end, high watermark, lag. Answers without a leader too.
+
+    LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its last fetch. Exit code 3 if
+    nobody leads, 4 if nobody answers.
+
+    \b
+    Examples:
+      raftlog quorum describe --bootstrap-controller 127.0.0.1:9093
+      raftlog quorum describe --json --timeout 2
+    """
+    from raftlog.cli.ask import ask_quorum
+    from raftlog.cli.session import tls_of_environment
+
+    addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+    quorum = asyncio.run(ask_quorum(addresses, timeout, tls_of_environment()))
+    if not quorum.descriptions:
+        reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)
+        raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
+    if as_json:
+        print_json(_document(quorum))
+    else:
+        _show(quorum)
+    if quorum.leader is None:
+        raise typer.Exit(Exit.FOUND)
+
+
+def _rows(quorum: Quorum) -> list[dict[str, Any]]:
+    """One row a node, by id; those that do not answer with what the others know of them."""
+    leader = quorum.leader
+    ids = {voter.endpoint: voter.replica_id for one in quorum.descriptions for voter in one.voters}
+    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters} if leader is not None else {}
+    rows = [_row(answer, ids, leader.log_end_offset if leader else None, ages) for answer in quorum.answers]
+    return sorted(rows, key=lambda row: (row["node_id"] is None, row["node_id"], row["endpoint"]))
+
+
+def _row(answer: Answer, ids: dict[str, int], leader_end: int | None, ages: dict[int, int]) -> dict[str, Any]:
+    one = answer.description
+    if one is None:
+        return {"node_id": ids.get(answer.address), "endpoint": answer.address, "role": None, "failure": answer.failure}
+    return {
+        "node_id": one.node_id,
+        "endpoint": answer.address,
+        "directory_id": one.directory_id,
+        "role": one.role,
+        "epoch": one.leader_epoch,
+        "leader_id": known(one.leader_id),
+        "voted_id": known(one.voted_id),
+        "log_start_offset": one.log_start_offset,
+        "log_end_offset": one.log_end_offset,
+        "durable_end_offset": one.durable_end_offset,
+        "high_watermark": known(one.high_watermark),
+        "lag": None if leader_end is None else max(0, leader_end - one.log_end_offset),
+        "last_fetch_age_ms": None if one.role == "leader" else known(ages.get(one.node_id, -1)),
+    }
+
+
+def _document(quorum: Quorum) -> dict[str, Any]:
+    leader = quorum.leader
+    first = quorum.descriptions[0]
+    return {
+        "cluster_id": first.cluster_id,
+        "generation": first.generation,
+        "leader_id": leader.node_id if leader else None,
+        "leader_epoch": leader.leader_epoch if leader else None,
+        "high_watermark": known(leader.high_watermark) if leader else None,
+        "lowest_acknowledged_offset": known(leader.lowest_acknowledged_offset) if leader else None,
+        "lao_unknown_reason": (leader.lao_unknown_reason or None) if leader else "nobody leads",
+        "nodes": _rows(quorum),
+    }
+
+
+def _show(quorum: Quorum) -> None:
+    rows = []
+    for row in _rows(quorum):
+        if row["role"] is None:
+            rows.append((row["node_id"], row["endpoint"], f"unreachable: {row['failure']}", *[None] * 8))
+            continue
+        fields = (
+            "node_id",
+            "endpoint",
+            "role",
+            "epoch",
+            "leader_id",
+            "voted_id",
+            "log_end_offset",
+            "durable_end_offset",
+        )
+        rows.append((*(row[name] for name in fields), row["high_watermark"], row["lag"], row["last_fetch_age_ms"]))
+    print_table(
+        COLUMNS, rows, right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS")
+    )
+    leader = quorum.leader
+    if leader is None:
+        print_line("nobody leads")
+        return
+    lao = leader.lowest_acknowledged_offset
+    told = lao if lao >= 0 else f"unknown ({leader.lao_unknown_reason})"
+    print_line(f"cluster {leader.cluster_id}, leader {leader.node_id} in epoch {leader.leader_epoch}")
+    print_line(f"lowest acknowledged offset: {told}")

@@ -1,0 +1,184 @@
+"""``raftlog topics``: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.reads import ReadMode, ReadModeOption, read
+from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
+from raftlog.errors import ConfigError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+app = typer.Typer(help="Topics and their partitions.", epilog=EPILOG, no_args_is_help=True)
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topic names.")]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="topics")
+
+
+@app.command(epilog=EPILOG)
+def create(
+    names: Names,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="Partitions of each; -1: the default.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="Replicas of each partition; -1: the default.")
+    ] = -1,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--topic-config", metavar="KEY=VALUE", help="A config of the topic; may be repeated."),
+    ] = None,
+    validate_only: ValidateOnly = False,
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Create topics. Each succeeds or fails by itself.
+
+    \b
+    Examples:
+      raftlog topics create orders --partitions 6 --replication-factor 3 --acks visible
+      raftlog topics create logs --topic-config retention.ms=3600000
+    """
+    entries = [controller_pb2.ConfigEntry(name=key, value=value) for key, value in map(_pair, configs or [])]
+    body = controller_pb2.CreateTopicsRequest(
+        topics=[
+            controller_pb2.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=replication_factor, configs=entries
+            )
+            for name in names
+        ],
+        validate_only=validate_only,
+    )
+    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
+    results = response.create_topics.topics
+    _finish(response, results, acks, as_json=as_json, done="would be created" if validate_only else "created")
+
+
+@app.command(epilog=EPILOG)
+def delete(
+    names: Names,
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Delete topics with their partitions and configs. Each succeeds or fails by itself.
+
+    \b
+    Examples:
+      raftlog topics delete orders
+    """
+    body = controller_pb2.DeleteTopicsRequest(names=names)
+    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
+    _finish(response, response.delete_topics.topics, acks, as_json=as_json, done="deleted")
+
+
+@app.command("list", epilog=EPILOG)
+def list_(
+    mode: ReadModeOption = ReadMode.REPEATABLE,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """List the topics that a broker shows.
+
+    \b
+    Examples:
+      raftlog topics list --bootstrap-server 127.0.0.1:9092
+      raftlog topics list --read latest --json
+    """
+    response = read(broker_pb2.MetadataRequest(), mode, bootstrap_server, timeout)
+    topics = sorted(response.metadata.topics, key=lambda topic: topic.name)
+    if as_json:
+        rows = [{"name": one.name, "topic_id": one.topic_id.hex(), "partitions": len(one.partitions)} for one in topics]
+        print_json({"offset": response.token.offset, "topics": rows})
+        return
+    rows_ = [(topic.name, len(topic.partitions), topic.topic_id.hex()) for topic in topics]
+    print_table(("TOPIC", "PARTITIONS", "ID"), rows_, right=("PARTITIONS",))
+    print_line(f"at offset {response.token.offset}")
+
+
+@app.command(epilog=EPILOG)
+def describe(
+    names: Names,
+    mode: ReadModeOption = ReadMode.REPEATABLE,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show the partitions of topics: leader, epoch, replicas. Who is in sync only the leader of a partition knows (KIP-24).
+
+    \b
+    Examples:
+      raftlog topics describe orders --bootstrap-server 127.0.0.1:9092
+    """
+    response = read(broker_pb2.MetadataRequest(topics=names), mode, bootstrap_server, timeout)
+    topics = response.metadata.topics
+    rows = [_partition(topic, partition) for topic in topics for partition in topic.partitions]
+    missing = [topic.name for topic in topics if topic.error_code != ErrorCode.NONE]
+    if as_json:
+        print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
+    else:
+        columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE")
+        print_table(columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH"))
+        print_line(f"at offset {response.token.offset}")
+    if missing:
+        raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: {', '.join(missing)}", Exit.REFUSED)
+
+
+def _partition(topic: Any, partition: Any) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "partition": partition.partition_index,
+        "leader_id": known(partition.leader_id),
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replica_nodes),
+        "offline_replicas": list(partition.offline_replicas),
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    return [", ".join(map(str, value)) or None if isinstance(value, list) else value for value in row.values()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r}: write it as KEY=VALUE")
+    return key, value
+
+
+def _finish(response: Any, results: Any, acks: AcksLevel, *, as_json: bool, done: str) -> None:
+    """Tell each topic's fate, where the write is, and fail with the first error."""
+    error = first_error(results)
+    if as_json:
+        topics = [
+            {
+                "name": one.name,
+                "topic_id": one.topic_id.hex() or None,
+                "error": ErrorCode(one.error.error_code).name if one.error.error_code else None,
+                "message": one.error.error_message or None,
+            }
+            for one in results
+        ]
+        print_json({"topics": topics, "write": written(response)})
+    else:
+        for one in results:
+            failed = one.error.error_code != ErrorCode.NONE
+            print_line(f"{one.name}: {one.error.error_message if failed else done}")
+        print_written(response)
+    if error is not None:
+        raise error
+    require(response, acks)

@@ -1,0 +1,97 @@
+"""What the commands that write share: where they go, when they are done, and how they say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.output import print_line
+from raftlog.cli.session import run
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.common.v1 import common_pb2
+
+_ACKS = {
+    "committed": common_pb2.ACKS_COMMITTED,
+    "acknowledged": common_pb2.ACKS_ACKNOWLEDGED,
+    "visible": common_pb2.ACKS_VISIBLE,
+}
+
+
+class AcksLevel(StrEnum):
+    """When a write counts as done."""
+
+    COMMITTED = "committed"
+    ACKNOWLEDGED = "acknowledged"
+    VISIBLE = "visible"
+
+    @property
+    def wire(self) -> common_pb2.Acks:
+        """The same on the wire."""
+        return _ACKS[self.value]
+
+
+Acks = Annotated[
+    AcksLevel,
+    typer.Option(
+        "--acks",
+        help="When it is done: committed (a majority has it), acknowledged (every broker has applied it), visible (every"
+        " repeatable read shows it).",
+    ),
+]
+ValidateOnly = Annotated[bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")]
+
+
+def write(body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
+    """Send one write, through a broker if one is given, else straight to the controller. Raises ApiError."""
+
+    async def send(session: Any) -> Any:
+        if bootstrap_server:
+            return await session.brokers(bootstrap_server).write(body, acks=acks.wire, timeout_s=timeout_s)
+        client = session.controllers(bootstrap_controller)
+        return await client.call(body, acks=acks.wire, timeout_s=timeout_s)
+
+    return run(send, timeout_s)
+
+
+def written(response: Any) -> dict[str, Any] | None:
+    """Where a write is, for JSON; None if it wrote nothing."""
+    if not response.HasField("write"):
+        return None
+    result = response.write
+    return {
+        "offset": result.token.offset,
+        "epoch": result.token.epoch,
+        "generation": result.token.generation,
+        "reached": common_pb2.Acks.Name(result.reached).removeprefix("ACKS_").lower(),
+        "waiting_for_brokers": list(result.waiting_for_brokers),
+    }
+
+
+def print_written(response: Any) -> None:
+    """Where a write is, for people."""
+    result = written(response)
+    if result is not None:
+        print_line(f"{result['reached']} at offset {result['offset']} in epoch {result['epoch']}")
+
+
+def require(response: Any, asked: AcksLevel) -> None:
+    """Fail if the asked level was not reached in time. The write itself stands."""
+    if response.HasField("write") and response.write.reached < asked.wire:
+        result = written(response)
+        assert result is not None
+        brokers = ", ".join(map(str, result["waiting_for_brokers"]))
+        raise FailedError(
+            f"the write stands at offset {result['offset']} ({result['reached']}), but was not {asked.value} in time;"
+            f" waiting for brokers [{brokers}]",
+            Exit.UNREACHABLE,
+        )
+
+
+def first_error(results: Iterable[Any]) -> ApiError | None:
+    """The first error of results of which each may have one."""
+    return next((error_from_wire(one.error) for one in results if one.error.error_code != ErrorCode.NONE), None)
