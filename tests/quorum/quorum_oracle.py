@@ -1,0 +1,100 @@
+"""What must hold over all nodes together, checked at the moment it could break."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raftlog.quorum.events import Reply, SendFetch
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from quorum_harness import Cluster, SimNode
+
+
+class Oracle:
+    """Knows everything that ever happened."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.leader_of: dict[int, tuple[int, int]] = {}
+        self.committed: list[tuple[int, int]] = []
+        self.written: dict[tuple[int, int], int] = {}
+        self.epoch_highest_led = 0
+        self.rounds: dict[tuple[int, int], int] = {}
+        self.leading: dict[int, int] = {}
+        self.highest_led_at_epoch_of: dict[int, int] = {}
+
+    def became_leader(self, node: SimNode, epoch: int) -> None:
+        """Election safety, and leader completeness."""
+        assert epoch not in self.leader_of, f"two leaders in epoch {epoch}: {self.leader_of[epoch]} and {node.id}"
+        self.leader_of[epoch] = (node.id, node.life)
+        self.epoch_highest_led = max(self.epoch_highest_led, epoch)
+        self.leading[node.id] = epoch
+        assert node.disk.vote.epoch == epoch, "leads before its vote is durable"
+        assert node.disk.vote.voted_id == node.id
+        assert node.log[: len(self.committed)] == self.committed, f"leader {node.id} of {epoch} lacks committed records"
+
+    def lost_leadership(self, node: SimNode) -> None:
+        assert self.leading.pop(node.id)
+
+    def appended(self, node: SimNode, base: int, records: list[tuple[int, int]]) -> None:
+        """(offset, epoch) names one record, for ever and everywhere."""
+        for i, (epoch, value) in enumerate(records):
+            known = self.written.setdefault((base + i, epoch), value)
+            assert known == value, f"offset {base + i} of epoch {epoch} is {known} and {value}"
+
+    def high_watermark(self, node: SimNode, offset: int) -> None:
+        """Monotone; what is committed never changes; it is durable on a majority; the own-epoch rule."""
+        assert offset > node.high_watermark, "the high watermark went back"
+        assert offset <= len(node.log)
+        node.high_watermark = offset
+        known = min(offset, len(self.committed))
+        assert node.log[:known] == self.committed[:known], f"node {node.id} commits something else below {offset}"
+        if offset > len(self.committed):
+            core = node.up
+            assert core.role == "leader", "a follower commits what no leader has"
+            assert node.log[offset - 1][0] == core.epoch, "commits records of an older epoch by counting"
+            for at in range(len(self.committed), offset):
+                holders = sum(
+                    1
+                    for voter in self.cluster.voters
+                    if len(self.cluster[voter.node_id].disk.log) > at
+                    and self.cluster[voter.node_id].disk.log[at] == node.log[at]
+                )
+                assert holders * 2 > len(self.cluster.voters), f"offset {at} is durable on {holders} voters only"
+            self.committed = node.log[:offset]
+
+    def leaves(self, node: SimNode, effect: Any) -> None:
+        """Persist before send, flush before acknowledge."""
+        if isinstance(effect, Reply) and isinstance(effect.response, pb.VoteResponse):
+            response = effect.response
+            assert node.disk.vote.epoch >= response.leader_epoch, "an epoch is told before it is durable"
+            if response.vote_granted and not response.pre_vote and node.disk.vote.epoch == response.leader_epoch:
+                assert node.disk.vote.voted_id == effect.reply_to[0], "a vote is told before it is durable"
+        if isinstance(effect, SendFetch):
+            request = effect.request
+            assert node.disk.vote.epoch >= request.current_leader_epoch
+            if request.current_leader_epoch == node.up.epoch:
+                assert request.fetch_offset <= len(node.disk.log), "acknowledges what is not durable"
+                assert node.disk.log[: request.fetch_offset] == node.log[: request.fetch_offset]
+
+    def round_started(self, node: SimNode, number: int) -> None:
+        self.rounds.setdefault((node.up.epoch, number), 0)
+        self.rounds[node.up.epoch, number] = self.epoch_highest_led
+
+    def round_confirmed(self, node: SimNode, number: int) -> None:
+        """Nobody was elected in a higher epoch before the round began, for the latest request that shares it."""
+        epoch = node.up.epoch
+        begun = [highest for (e, n), highest in self.rounds.items() if e == epoch and n <= number]
+        assert begun, "confirmed, never started"
+        assert max(begun) <= epoch, f"round {number} of epoch {epoch} began after another had been elected"
+
+    def check_logs(self) -> None:
+        """Log matching: the same (offset, epoch) on two nodes means the same log up to there."""
+        logs = [node.log for node in self.cluster.alive]
+        for i, one in enumerate(logs):
+            for two in logs[i + 1 :]:
+                for at in range(min(len(one), len(two)) - 1, -1, -1):
+                    if one[at][0] == two[at][0]:
+                        assert one[: at + 1] == two[: at + 1], f"logs differ below {at}"
+                        break
