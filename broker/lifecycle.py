@@ -1,0 +1,314 @@
+"""A broker's life as the controller sees it: registration, heartbeats, fencing, controlled shutdown. Pure.
+
+States (KIP-343): *initial* (not registered in this life), *inactive* (registered, fenced), *active* (unfenced), *stopping*. A
+broker knows that it is unfenced from its own applied image and its own broker epoch, never from a flag in a reply.
+
+The shell calls :meth:`Lifecycle.poll` after each stimulus and at :attr:`Lifecycle.next_deadline`, sends what it returns
+(one request at a time), and reports how that ended. ``now`` is seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import IntEnum
+
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.entities import Broker
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.dialing import Backoff
+from raftlog.wire.controller.v1 import controller_pb2
+
+NEVER = float("inf")
+
+
+class State(IntEnum):
+    """KIP-343's BrokerState, with its numbers on the wire."""
+
+    INITIAL = controller_pb2.INITIAL
+    INACTIVE = controller_pb2.INACTIVE
+    ACTIVE = controller_pb2.ACTIVE
+    STOPPING = controller_pb2.STOPPING
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleSettings:
+    """Times of a broker's life. Raises ConfigError if they do not fit each other.
+
+    ``fencing_timeout_ms`` is longer than the controller's session timeout on purpose (KIP-343): a broker that cannot reach the
+    controller is fenced there first, so that the healthy majority does not lose it for a hiccup it has survived.
+    """
+
+    heartbeat_interval_ms: int = 2000
+    session_timeout_ms: int = 9000
+    fencing_timeout_ms: int = 12000
+    registration_timeout_ms: int = 60000
+    """initial.broker.registration.timeout.ms"""
+    shutdown_timeout_ms: int = 30000
+    retry_backoff_min_ms: int = 100
+    shutdown_interval_ms: int = 100
+    """Between heartbeats while waiting for the controller to let it go."""
+
+    def __post_init__(self) -> None:
+        wrong: list[str] = []
+        if self.heartbeat_interval_ms <= 0 or self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
+            wrong.append(
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be positive and at most half of "
+                f"broker.session.timeout.ms ({self.session_timeout_ms})"
+            )
+        if self.fencing_timeout_ms <= self.session_timeout_ms:
+            wrong.append(
+                f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) must be above "
+                f"broker.session.timeout.ms ({self.session_timeout_ms})"
+            )
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Send a registration. Safe to repeat: the incarnation id makes it the same one."""
+
+    previous_broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Send a heartbeat; what has been applied and told is for the shell to fill in."""
+
+    broker_epoch: int
+    want_shut_down: bool
+    target_state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The broker must end. ``clean``: as it was asked to, with the controller's leave or nothing to leave."""
+
+    reason: str
+    clean: bool
+
+
+# A registration refused with one of these is refused again: tell the operator at once.
+_HOPELESS = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+
+
+class Lifecycle:
+    """The state machine of one broker process."""
+
+    def __init__(
+        self, settings: LifecycleSettings, *, broker_id: int, incarnation_id: str, rng: random.Random, now: float
+    ) -> None:
+        self._settings = settings
+        self._broker_id = broker_id
+        self._incarnation_id = incarnation_id
+        self._rng = rng
+        self._backoff = Backoff(
+            TransportLimits(
+                reconnect_backoff_min_ms=settings.retry_backoff_min_ms,
+                reconnect_backoff_max_ms=settings.heartbeat_interval_ms,
+            ),
+            rng,
+        )
+        self.epoch = -1
+        self.exit: Exit | None = None
+        self._previous_epoch = -1
+        self._in_flight: Register | Heartbeat | None = None
+        self._urgent = False
+        self._sent_at = self._contact_at = now
+        self._next_at = now
+        self._register_until = now + settings.registration_timeout_ms / 1000
+        self._last_error = "the controller has not answered"
+        self._stop_until = NEVER
+        self._stale = False
+        self._unfenced = False
+        self._image_offset = -1
+        self._registration: Broker | None = None
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The state to show."""
+        if self._stop_until != NEVER:
+            return State.STOPPING
+        if self.epoch < 0:
+            return State.INITIAL
+        return State.ACTIVE if self._unfenced else State.INACTIVE
+
+    @property
+    def unfenced(self) -> bool:
+        """Whether this broker's own image shows this very registration unfenced. Controlled shutdown does not fence."""
+        return self._unfenced
+
+    def self_fenced(self, now: float) -> bool:
+        """Whether it has to take itself for fenced, whatever its image says: it cannot prove that it is current."""
+        silent = now - self._contact_at > self._settings.fencing_timeout_ms / 1000
+        return self.epoch < 0 or self._stale or silent or self.exit is not None
+
+    def why_fenced(self, now: float) -> str:
+        """For people: why it serves nothing, empty if it may serve."""
+        if self.exit is not None:
+            return self.exit.reason
+        if self.epoch < 0:
+            return f"not registered: {self._last_error}"
+        if self._stale:
+            return "the controller does not know this registration any more"
+        if self.self_fenced(now):
+            return f"no controller reached for {now - self._contact_at:.1f} s: {self._last_error}"
+        return "" if self._unfenced else "fenced by the controller, or not yet unfenced"
+
+    @property
+    def next_deadline(self) -> float:
+        """When to poll again if nothing happens before."""
+        if self.exit is not None:
+            return NEVER
+        limit = self._stop_until if self.epoch >= 0 else self._register_until
+        return limit if self._in_flight is not None else min(limit, self._next_at)
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    def poll(self, now: float) -> Register | Heartbeat | None:
+        """What to send now, if anything; it counts as in flight from here on."""
+        self._check_limits(now)
+        if self.exit is not None or self._in_flight is not None or now < self._next_at:
+            return None
+        stopping = self._stop_until != NEVER
+        if self.epoch < 0:
+            self._in_flight = Register(self._previous_epoch)
+        else:
+            self._in_flight = Heartbeat(self.epoch, stopping, State.STOPPING if stopping else State.ACTIVE)
+        self._urgent = False
+        self._sent_at = now
+        return self._in_flight
+
+    def _check_limits(self, now: float) -> None:
+        if self.exit is not None:
+            return
+        if now >= self._stop_until:
+            self._leave("the controller did not end the controlled shutdown in time", clean=False)
+        elif self.epoch < 0 and now >= self._register_until:
+            seconds = self._settings.registration_timeout_ms / 1000
+            self._leave(
+                f"could not register within {seconds:g} s (initial.broker.registration.timeout.ms): {self._last_error}",
+                clean=False,
+            )
+
+    # --- what happens to it -------------------------------------------------------------------------------------------
+
+    def registered(self, epoch: int, now: float) -> None:
+        """The registration is committed under this broker epoch."""
+        self._in_flight, self._stale = None, False
+        self.epoch = epoch
+        self._contact_at = self._sent_at
+        self._backoff.reset()
+        self._next_at = now
+        self._look(now)
+
+    def heartbeat_answered(self, now: float, *, should_shut_down: bool) -> None:
+        """The active controller took a heartbeat. Contact counts from when it was sent."""
+        self._in_flight = None
+        if self.epoch < 0:
+            return
+        self._stale = False
+        self._contact_at = self._sent_at
+        self._backoff.reset()
+        stopping = self._stop_until != NEVER
+        if stopping and should_shut_down:
+            self._leave("controlled shutdown", clean=True)
+        settings = self._settings
+        interval_ms = settings.shutdown_interval_ms if stopping else settings.heartbeat_interval_ms
+        self._next_at = now if self._urgent else now + interval_ms / 1000 * self._rng.uniform(0.9, 1.0)
+
+    def failed(self, error: ApiError, now: float) -> None:
+        """What was in flight has failed, or its outcome is unknown: both requests may be repeated."""
+        failed, self._in_flight = self._in_flight, None
+        self._last_error = str(error)
+        if isinstance(failed, Register):
+            self._next_at = now + self._backoff.next_s()
+            if error.code in _HOPELESS and not error.outcome_unknown:
+                self._leave(f"the controller refuses the registration: {error}", clean=False)
+        elif self.epoch >= 0:
+            self._next_at = now + self._backoff.next_s()
+            if error.code is ErrorCode.STALE_BROKER_EPOCH:
+                self._stale = True
+                self._look(now)
+
+    def metadata_applied(self, image_offset: int, registration: Broker | None, now: float) -> None:
+        """This broker's image moved; ``registration`` is what it holds under this broker's id."""
+        reached = self._image_offset < self.epoch <= image_offset
+        was_unfenced = self._unfenced
+        self._image_offset, self._registration = image_offset, registration
+        self._look(now)
+        if reached or self._unfenced != was_unfenced:
+            self.hasten(now)
+
+    def generation_changed(self, now: float) -> None:
+        """The log was restored: what was registered before says nothing about it."""
+        self._image_offset, self._registration, self._unfenced = -1, None, False
+        if self.epoch >= 0:
+            self._begin_again(now)
+
+    def hasten(self, now: float) -> None:
+        """Something a controller should know at once has happened: heartbeat as soon as none is in flight."""
+        if self.epoch < 0:
+            return
+        if self._in_flight:
+            self._urgent = True
+        else:
+            self._next_at = min(self._next_at, now)
+
+    def stop(self, now: float) -> None:
+        """Ask for a controlled shutdown. Idempotent."""
+        if self._stop_until != NEVER or self.exit is not None:
+            return
+        if self.epoch < 0:
+            self._leave("stopped before it was registered", clean=True)
+            return
+        self._stop_until = now + self._settings.shutdown_timeout_ms / 1000
+        self.hasten(now)
+
+    def _look(self, now: float) -> None:
+        """Read off the own image whether this registration is unfenced, and whether it is still the one in force.
+
+        Only a registration made by this very process is renewed by itself [two live processes with one id would throw each
+        other out for ever]. Until the image has reached the registration, it tells nothing.
+        """
+        current = self._registration
+        self._unfenced = current is not None and current.epoch == self.epoch and not current.fenced
+        if self.epoch < 0 or self._image_offset < self.epoch:
+            return
+        if current is None:
+            self._gone(f"broker {self._broker_id} was unregistered")
+        elif current.epoch != self.epoch and current.incarnation_id == self._incarnation_id:
+            self._begin_again(now)
+        elif current.epoch != self.epoch:
+            self._gone(
+                f"broker {self._broker_id} was replaced by another process: incarnation {current.incarnation_id} at "
+                f"{current.endpoint or 'no endpoint'}, directory {current.process.directory_id or 'unknown'}, broker epoch "
+                f"{current.epoch} (this one: incarnation {self._incarnation_id}, broker epoch {self.epoch})"
+            )
+
+    def _gone(self, reason: str) -> None:
+        """Somebody else ended the registration: for a broker that was leaving anyway, that is the leave."""
+        self._leave(reason, clean=self._stop_until != NEVER)
+
+    def _begin_again(self, now: float) -> None:
+        if self._stop_until != NEVER:
+            self._leave("stopped while it was not registered", clean=True)
+            return
+        self._previous_epoch, self.epoch = self.epoch, -1
+        self._unfenced = self._stale = self._urgent = False
+        self._register_until = now + self._settings.registration_timeout_ms / 1000
+        self._next_at = now
+
+    def _leave(self, reason: str, *, clean: bool) -> None:
+        if self.exit is None:
+            self.exit = Exit(reason, clean)

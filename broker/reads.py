@@ -1,0 +1,170 @@
+"""Answers from one image. Pure: the same image and request give the same bytes on every broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.config_keys import ResourceType, config_keys
+from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.image import Image
+from raftlog.wire.broker.v1 import broker_pb2
+
+# Kafka's ConfigSource.
+DYNAMIC_TOPIC = 1
+DYNAMIC_BROKER = 2
+DYNAMIC_DEFAULT_BROKER = 3
+DEFAULT = 5
+CLIENT_METRICS = 7
+GROUP = 8
+
+NO_LEADER = -1
+
+_SOURCES = {
+    ResourceType.TOPIC: DYNAMIC_TOPIC,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS,
+    ResourceType.GROUP: GROUP,
+}
+
+
+def metadata(image: Image, request: broker_pb2.MetadataRequest, cluster_id: str) -> broker_pb2.MetadataResponse:
+    """Live brokers, and the topics asked for in the order asked (all of them: by name). Carries no ISR (KIP-24).
+
+    A fenced broker is absent; one in controlled shutdown still serves and is there.
+    """
+    names: Iterable[str] = dict.fromkeys(request.topics) if request.topics else sorted(image.topic_ids)
+    live = [broker for broker in _brokers(image) if not broker.fenced]
+    live_ids = frozenset(broker.id for broker in live)
+    return broker_pb2.MetadataResponse(
+        brokers=[_metadata_broker(broker) for broker in live],
+        topics=[_metadata_topic(image, name, live_ids) for name in names],
+        cluster_id=cluster_id,
+    )
+
+
+def describe_cluster(
+    image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str
+) -> broker_pb2.DescribeClusterResponse:
+    """The brokers by id, fenced ones only if asked for, and the controller that this image knows."""
+    return broker_pb2.DescribeClusterResponse(
+        cluster_id=cluster_id,
+        controller_id=image.leader.leader_id if image.leader is not None else -1,
+        brokers=[
+            _cluster_broker(broker) for broker in _brokers(image) if request.include_fenced_brokers or not broker.fenced
+        ],
+    )
+
+
+def describe_configs(image: Image, request: broker_pb2.DescribeConfigsRequest) -> broker_pb2.DescribeConfigsResponse:
+    """For each resource its keys by name: what was set, and defaults for the rest. Each resource fails by itself."""
+    return broker_pb2.DescribeConfigsResponse(
+        results=[_config_result(image, index, resource) for index, resource in enumerate(request.resources)]
+    )
+
+
+def _brokers(image: Image) -> list[Broker]:
+    return [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
+
+
+def _endpoint(broker: Broker) -> tuple[str, int]:
+    return (broker.listeners[0].host, broker.listeners[0].port) if broker.listeners else ("", 0)
+
+
+def _metadata_broker(broker: Broker) -> broker_pb2.MetadataBroker:
+    host, port = _endpoint(broker)
+    return broker_pb2.MetadataBroker(node_id=broker.id, host=host, port=port, rack=broker.rack)
+
+
+def _cluster_broker(broker: Broker) -> broker_pb2.DescribeClusterBroker:
+    host, port = _endpoint(broker)
+    return broker_pb2.DescribeClusterBroker(
+        broker_id=broker.id,
+        host=host,
+        port=port,
+        rack=broker.rack,
+        is_fenced=broker.fenced,
+        broker_epoch=broker.epoch,
+    )
+
+
+def _metadata_topic(image: Image, name: str, live_ids: frozenset[int]) -> broker_pb2.MetadataTopic:
+    topic_id = image.topic_ids.get(name)
+    if topic_id is None:
+        return broker_pb2.MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+    count = image.topics[topic_id].partition_count
+    return broker_pb2.MetadataTopic(
+        name=name,
+        topic_id=topic_id,
+        partitions=[_metadata_partition(image.partitions[topic_id, index], live_ids) for index in range(count)],
+    )
+
+
+def _metadata_partition(partition: Partition, live_ids: frozenset[int]) -> broker_pb2.MetadataPartition:
+    has_leader = partition.leader in live_ids
+    return broker_pb2.MetadataPartition(
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=partition.index,
+        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        offline_replicas=[broker_id for broker_id in partition.replicas if broker_id not in live_ids],
+    )
+
+
+def _config_result(
+    image: Image, index: int, resource: broker_pb2.DescribeConfigsResource
+) -> broker_pb2.DescribeConfigsResult:
+    result = broker_pb2.DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
+    try:
+        configs = _configs(image, f"resources[{index}]", resource)
+    except ApiError as error:
+        result.error_code, result.error_message = error.code, str(error)
+    else:
+        result.configs.extend(configs)
+    return result
+
+
+def _configs(
+    image: Image, field: str, resource: broker_pb2.DescribeConfigsResource
+) -> list[broker_pb2.DescribedConfig]:
+    kind, name = resource.resource_type, resource.resource_name
+    keys = config_keys(kind)
+    if keys is None:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configs", field=f"{field}.resource_type"
+        )
+    if kind == ResourceType.TOPIC and name not in image.topic_ids:
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}", field=f"{field}.resource_name"
+        )
+    if kind == ResourceType.BROKER and name and not (name.isascii() and name.isdigit()):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{name!r} is neither a broker id nor empty", field=f"{field}.resource_name"
+        )
+    layers = _layers(image, kind, name)
+    found = {key: (layer[key], source) for layer, source in reversed(layers) for key in layer}
+    wanted = set(resource.configuration_keys) or found.keys() | keys.keys()
+    described: list[broker_pb2.DescribedConfig] = []
+    for key in sorted(wanted):
+        if key in found:
+            value, source = found[key]
+            described.append(broker_pb2.DescribedConfig(name=key, value=value, config_source=source))
+        elif key in keys:
+            default = keys[key].default
+            described.append(
+                broker_pb2.DescribedConfig(name=key, value=default, config_source=DEFAULT, is_default=True)
+            )
+    return described
+
+
+def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
+    """What was set for a resource, the strongest first: a broker's own configs, then those of all brokers."""
+    own: dict[str, str] = image.configs.get((kind, name)) or {}
+    if kind != ResourceType.BROKER:
+        return [(own, _SOURCES[ResourceType(kind)])]
+    if not name:
+        return [(own, DYNAMIC_DEFAULT_BROKER)]
+    shared: dict[str, str] = image.configs.get((kind, "")) or {}
+    return [(own, DYNAMIC_BROKER), (shared, DYNAMIC_DEFAULT_BROKER)]

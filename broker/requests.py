@@ -1,0 +1,185 @@
+"""The requests of clients: reads answered from the image that the gate picks, writes forwarded to the active controller.
+
+A callback for each request, a callback for each answer; no Task. A broker forwards a write as it is, the client's identity
+included, and never sends it again once its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from broker import reads
+from broker.read_gate import ReadGate
+from broker.view import View
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.image import Image
+from raftlog.transport.api import Link, LinkClosedError
+from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+
+class ReplyTo(Protocol):
+    """Where an answer goes: a link, or the future of a unary call."""
+
+    def send(self, message: Any) -> None:
+        """Queue the answer. Raises LinkClosedError."""
+
+
+Pending = tuple[ReplyTo, broker_pb2.BrokerRequest]
+
+
+class RequestServer:
+    """Serves all links of clients. ``why_fenced``: why nothing new is taken now, empty if it is."""
+
+    def __init__(
+        self,
+        view: View,
+        gate: ReadGate[Pending],
+        writes: ControllerClient,
+        *,
+        cluster_id: str,
+        request_timeout_ms: int,
+        why_fenced: Callable[[], str],
+        describe: Callable[[], broker_pb2.DescribeBrokerResponse],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._view = view
+        self._gate = gate
+        self._writes = writes
+        self._cluster_id = cluster_id
+        self._request_timeout_ms = request_timeout_ms
+        self._why_fenced = why_fenced
+        self._describe = describe
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    def accept(self, link: Link) -> RequestServer:
+        """A client's link: this object handles them all."""
+        return self
+
+    def received(self, link: ReplyTo, messages: Sequence[broker_pb2.BrokerRequest]) -> None:
+        """Requests of one envelope."""
+        for request in messages:
+            try:
+                self._begin(link, request)
+            except ApiError as error:
+                self._refuse((link, request), error)
+        self._arm()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """A client is gone. Its parked reads end by themselves, its writes go on: they may be executed already."""
+
+    def released(self) -> None:
+        """The view has moved: answer the reads that waited for it."""
+        for pending, image in self._gate.release():
+            self._answer(pending, image)
+
+    def refuse_parked(self, error: ApiError) -> None:
+        """Answer all reads that wait with an error."""
+        for pending, reason in self._gate.refuse_all(error):
+            self._refuse(pending, reason)
+
+    def close(self) -> None:
+        """Take nothing more; what waits is told so."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.refuse_parked(_SHUTTING_DOWN)
+
+    def _begin(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+        if self._closing:
+            raise _SHUTTING_DOWN
+        if request.cluster_id and request.cluster_id != self._cluster_id:
+            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id!r}"
+            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+        body = request.WhichOneof("body")
+        if body is None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+        if body == "describe_broker":
+            _send(link, request, describe_broker=self._describe())
+        elif body == "write":
+            self._forward(link, request)
+        else:
+            why = self._why_fenced()
+            image = self._gate.admit((link, request), request.read, self._loop.time(), why_fenced=why)
+            if image is not None:
+                self._answer((link, request), image)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, pending: Pending, image: Image) -> None:
+        link, request = pending
+        token = common_pb2.MetadataToken(generation=self._view.generation, epoch=image.epoch, offset=image.offset)
+        body = request.WhichOneof("body")
+        answer: Any
+        if body == "metadata":
+            answer = reads.metadata(image, request.metadata, self._cluster_id)
+        elif body == "describe_configs":
+            answer = reads.describe_configs(image, request.describe_configs)
+        else:
+            answer = reads.describe_cluster(image, request.describe_cluster, self._cluster_id)
+        _send(link, request, token=token, **{str(body): answer})
+
+    def _refuse(self, pending: Pending, error: ApiError) -> None:
+        link, request = pending
+        _send(link, request, error=error_to_wire(error))
+
+    def _expire(self) -> None:
+        self._timer = None
+        for pending, error in self._gate.expire(self._loop.time()):
+            self._refuse(pending, error)
+        self._arm()
+
+    def _arm(self) -> None:
+        """One timer for all parked reads, set to the earliest deadline there was when it was set."""
+        deadline = self._gate.next_deadline
+        if self._timer is not None and self._timer.when() <= deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if len(self._gate):
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def _forward(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+        if why := self._why_fenced():
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+        if request.write.timeout_ms < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="write.timeout_ms")
+        # A copy: the message may still be the sender's, and the client numbers what it sends.
+        write = controller_pb2.ControllerRequest()
+        write.CopyFrom(request.write)
+        write.timeout_ms = write.timeout_ms or self._request_timeout_ms
+        future = self._writes.send(write, write.timeout_ms / 1000)
+        future.add_done_callback(partial(self._forwarded, (link, request)))
+
+    def _forwarded(self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+        error = future.exception()
+        if isinstance(error, ApiError):
+            self._refuse(pending, error)
+        elif error is not None:
+            raise error
+        else:
+            _send(*pending, write=future.result())
+
+
+_SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
+
+
+def _send(link: ReplyTo, request: broker_pb2.BrokerRequest, **fields: Any) -> None:
+    response = broker_pb2.BrokerResponse(correlation_id=request.correlation_id, **fields)
+    try:
+        link.send(response)
+    except LinkClosedError:
+        return
+    except ApiError as error:
+        # Too large for one message: say so instead.
+        link.send(broker_pb2.BrokerResponse(correlation_id=request.correlation_id, error=error_to_wire(error)))

@@ -1,0 +1,223 @@
+"""The broker as a whole: follows the log, keeps its registration alive, serves clients.
+
+A shell around the pure parts. It knows no wall clock and no randomness but what it is given, and touches the world through
+the transport and the loop's timers only, so that it runs unchanged in the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from broker.follower import FollowerEvents, MetadataFollower
+from broker.lifecycle import Exit, Lifecycle
+from broker.membership import Membership
+from broker.read_gate import ReadGate
+from broker.requests import Pending, RequestServer
+from broker.settings import BrokerSettings
+from broker.view import View
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.metadata.entities import Process, format_hash
+from raftlog.metadata.image import Image
+from raftlog.transport.api import Acceptor, Conversation, Listener, Transport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+log = structlog.get_logger(__name__)
+
+
+class BrokerService:
+    """One broker. ``incarnation_id``: a UUID, fresh for each process. Must be made on the event loop.
+
+    ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to end; ``stop`` leaves the cluster
+    in order (controlled shutdown) and makes ``run`` return.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        transport: Transport,
+        *,
+        process: Process,
+        incarnation_id: str,
+        rng: random.Random,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._transport = transport
+        self._listener: Listener | None = None
+        self._closed = False
+        self._done: asyncio.Future[Exit] = self._loop.create_future()
+        self._view = View(settings.broker_id, max_bytes=settings.image_max_bytes)
+        self._lifecycle = Lifecycle(
+            settings.lifecycle,
+            broker_id=settings.broker_id,
+            incarnation_id=incarnation_id,
+            rng=_split(rng),
+            now=self._loop.time(),
+        )
+        # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
+        self._membership = Membership(
+            settings,
+            self._lifecycle,
+            self._view,
+            ControllerClient(transport, settings.controllers, rng=_split(rng)),
+            process=process,
+            incarnation_id=incarnation_id,
+            on_heartbeat=self._heard,
+            on_exit=self._ended,
+        )
+        self._writes = ControllerClient(transport, settings.controllers, rng=_split(rng))
+        self._follower = MetadataFollower(
+            transport,
+            settings.controllers,
+            self._view,
+            FollowerEvents(self._moved, self._generation_changed, self._failed),
+            cluster_id=settings.cluster_id,
+            broker_id=settings.broker_id,
+            broker_epoch=lambda: self._lifecycle.epoch,
+            settings=settings.follower,
+            rng=_split(rng),
+        )
+        gate: ReadGate[Pending] = ReadGate(
+            self._view, max_parked=settings.max_parked_reads, default_timeout_ms=settings.request_timeout_ms
+        )
+        self.requests = RequestServer(
+            self._view,
+            gate,
+            self._writes,
+            cluster_id=settings.cluster_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            why_fenced=self.why_fenced,
+            describe=self.describe,
+        )
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """host:port that it listens on; empty before ``start``."""
+        return self._listener.address if self._listener is not None else ""
+
+    @property
+    def image(self) -> Image:
+        """The newest image."""
+        return self._view.tip
+
+    async def start(self, *, extra_handlers: Sequence[Any] = ()) -> None:
+        """Listen, then begin to follow and to register. Raises ConfigError if the address can't be bound."""
+        acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
+        self._listener = await self._transport.listen(self._settings.listen, acceptors, extra_handlers=extra_handlers)
+        host, _, port = self._listener.address.rpartition(":")
+        self._membership.start(self._settings.advertised_host or host, self._settings.advertised_port or int(port))
+        self._follower.start()
+
+    async def run(self, *, extra_handlers: Sequence[Any] = ()) -> Exit:
+        """From start to end; why it ended. Raises ConfigError, and FatalError if the log could not be followed."""
+        try:
+            await self.start(extra_handlers=extra_handlers)
+            return await self.ended()
+        finally:
+            await self.close()
+
+    async def ended(self) -> Exit:
+        """Wait until the broker has to end. Raises FatalError."""
+        return await asyncio.shield(self._done)
+
+    def stop(self) -> None:
+        """Ask for a controlled shutdown; ``ended`` says when it is over, within its timeout."""
+        self._lifecycle.stop(self._loop.time())
+        self._membership.pump()
+
+    async def close(self) -> None:
+        """Drop everything at once. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._membership.close()
+        self._follower.close()
+        self.requests.close()
+        self._writes.close()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def why_fenced(self) -> str:
+        """Why this broker takes nothing new; empty if it does. For readiness too."""
+        if why := self._lifecycle.why_fenced(self._loop.time()):
+            return why
+        if self._view.ahead:
+            return "a lowest acknowledged offset above what is applied here was told: this broker is not counted"
+        return ""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it serves, and what it is or why not."""
+        why = self.why_fenced()
+        return not why, why or f"serving up to offset {self._view.applied}"
+
+    def status(self) -> dict[str, object]:
+        """What a person looks at first."""
+        view, lifecycle = self._view, self._lifecycle
+        return {
+            "state": lifecycle.state.name.lower(),
+            "broker epoch": lifecycle.epoch,
+            "controller": self._follower.controller_id,
+            "controller epoch": view.controller_epoch,
+            "applied": view.applied,
+            "lowest acknowledged offset": view.told,
+            "fenced because": self.why_fenced(),
+        }
+
+    def describe(self) -> broker_pb2.DescribeBrokerResponse:
+        """This broker about itself."""
+        view, lifecycle = self._view, self._lifecycle
+        return broker_pb2.DescribeBrokerResponse(
+            broker_id=self._settings.broker_id,
+            broker_epoch=lifecycle.epoch,
+            state=controller_pb2.BrokerLifecycleState.Name(lifecycle.state),
+            controller_id=self._follower.controller_id,
+            controller_epoch=view.controller_epoch,
+            generation=view.generation,
+            high_watermark=view.high_watermark,
+            applied_offset=view.applied,
+            lowest_acknowledged_offset=view.told,
+            state_hash=format_hash(view.tip.state_hash),
+            self_fenced=lifecycle.self_fenced(self._loop.time()) or view.ahead,
+            image_bytes_kept=view.bytes_kept,
+        )
+
+    # --- what its parts report ----------------------------------------------------------------------------------------
+
+    def _moved(self) -> None:
+        self._lifecycle.metadata_applied(self._view.applied, self._view.registration, self._loop.time())
+        self.requests.released()
+        self._membership.pump()
+
+    def _heard(self) -> None:
+        """A heartbeat was answered: it may have told a new LAO, and so made room in the view."""
+        self.requests.released()
+        self._follower.resume()
+
+    def _generation_changed(self) -> None:
+        self._lifecycle.generation_changed(self._loop.time())
+        message = f"the log was replaced by generation {self._view.generation}"
+        self.requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
+        self._membership.pump()
+
+    def _failed(self, error: FatalError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def _ended(self, reason: Exit) -> None:
+        log.info("the broker ends", broker=self._settings.broker_id, reason=reason.reason)
+        if not self._done.done():
+            self._done.set_result(reason)
+
+
+def _split(rng: random.Random) -> random.Random:
+    """A generator of its own for each part: a change in one does not reshuffle the others."""
+    return random.Random(rng.getrandbits(64))

@@ -1,0 +1,229 @@
+"""What this broker can show: the image at the LAO it was told, the tip, and those between as memory allows. Pure.
+
+Images are made from committed chunks of the log, in order. All chunks above the oldest image are kept, so that the image at
+any new LAO can be made; images between are only a convenience and thinned out when memory runs short. When even the chunks
+alone exceed the bound, ``backpressure`` says: stop reading the stream until LAO moves.
+
+Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the end of a log batch like
+every image; should one fall inside a batch, the newest image below it stands for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import NamedTuple
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, parse
+
+UNKNOWN = -1
+
+_IMAGE_FACTOR = 8
+_IMAGE_BYTES = 4096
+"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key. An estimate, on the high side."""
+
+
+class _Chunk(NamedTuple):
+    last_offset: int
+    data: bytes
+
+
+class _Between(NamedTuple):
+    """An image between the oldest and the tip."""
+
+    image: Image
+    bytes: int
+
+
+_image_offset = attrgetter("image.offset")
+_last_offset = attrgetter("last_offset")
+
+
+class View:
+    """The images of one broker. ``max_bytes`` bounds chunks and (estimated) images kept above the oldest one."""
+
+    def __init__(self, broker_id: int, *, max_bytes: int) -> None:
+        self._broker_id = broker_id
+        self._max_bytes = max_bytes
+        self.controller_epoch = 0
+        self._clear(generation=-1)
+
+    def _clear(self, generation: int) -> None:
+        self.generation = generation
+        self.high_watermark = UNKNOWN
+        self._tip = self._oldest = Image()
+        self._builder = ImageBuilder(self._tip)
+        self._chunks: list[_Chunk] = []
+        self._between: list[_Between] = []
+        self._bytes = 0
+        self._told = self._told_epoch = self._announced = UNKNOWN
+        self._announced_epoch = UNKNOWN
+        self._unfenced_epoch: int | None = None
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def tip(self) -> Image:
+        """The newest image."""
+        return self._tip
+
+    @property
+    def applied(self) -> int:
+        """The offset of the newest image: applied and readable."""
+        return self._tip.offset
+
+    @property
+    def told(self) -> int:
+        """The highest LAO told, of those that this broker's readers have: what it reports. Never goes back within a generation."""
+        return self._told
+
+    @property
+    def ahead(self) -> bool:
+        """A LAO above what is applied here was told: the controller does not count this broker, which must not pretend."""
+        return self._announced > self._tip.offset
+
+    @property
+    def registration(self) -> Broker | None:
+        """This broker's registration in its own newest image."""
+        return self._tip.brokers.get(self._broker_id)
+
+    @property
+    def repeatable(self) -> Image | None:
+        """The image at LAO; None if LAO is unknown.
+
+        Only a LAO told by the controller epoch that unfenced this broker, or a later one, counts: after a failover, one told
+        before may be below what was answered ``visible`` while this broker was fenced.
+        """
+        if self._unfenced_epoch is None or self._told_epoch < self._unfenced_epoch or self.ahead:
+            return None
+        return self._oldest if self._oldest.offset <= self._told else None
+
+    @property
+    def bytes_kept(self) -> int:
+        """Of the chunks and images above the oldest image; images are estimated."""
+        return self._bytes
+
+    @property
+    def backpressure(self) -> bool:
+        """Nothing more can be given up: stop reading the stream."""
+        return self._bytes > self._max_bytes
+
+    def at_least(self, offset: int) -> Image | None:
+        """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
+        if offset > self._tip.offset:
+            return None
+        if offset <= self._oldest.offset:
+            return self._oldest
+        index = bisect_left(self._between, offset, key=_image_offset)
+        return self._between[index].image if index < len(self._between) else self._tip
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def reset(self, generation: int) -> None:
+        """Another log generation: everything known is void. The controller epoch seen is kept."""
+        self._clear(generation)
+
+    def hear(self, controller_epoch: int, lowest_acknowledged_offset: int, high_watermark: int = UNKNOWN) -> bool:
+        """Take a controller's announcement, unless a higher epoch has been seen; whether it was taken.
+
+        [A deposed controller's LAO would rise above what the new one has announced.]
+        """
+        if controller_epoch < self.controller_epoch:
+            return False
+        self.controller_epoch = controller_epoch
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        if lowest_acknowledged_offset >= max(self._announced, 0):
+            self._announced, self._announced_epoch = lowest_acknowledged_offset, controller_epoch
+            self._adopt()
+        return True
+
+    def apply(self, chunk: bytes, *, high_watermark: int) -> None:
+        """Fold a chunk that follows the tip and ends at or below the high watermark.
+
+        Raises CorruptLogError if it is not intact, does not follow or is not committed: then nothing has changed. Raises
+        UnknownRecordError and FoldError if it cannot be folded: then the view must not be used any more.
+        """
+        batches = self._decode(chunk, high_watermark)
+        for header, records in batches:
+            self._builder.apply_batch(
+                records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
+            )
+            self._note_membership(header.epoch)
+        if self._chunks:
+            kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))
+            self._between.append(kept)
+            self._bytes += kept.bytes
+        self._tip = self._builder.snapshot()
+        self._chunks.append(_Chunk(self._tip.offset, chunk))
+        self._bytes += len(chunk)
+        self._adopt()
+        self._shrink()
+
+    def _decode(self, chunk: bytes, high_watermark: int) -> list[tuple[batch.BatchHeader, list[Record]]]:
+        """All of a chunk, checked before any of it is folded."""
+        following = self._tip.offset + 1
+        headers = list(batch.headers(chunk, verify=True, expect_offset=following))
+        if not headers:
+            raise CorruptLogError("an empty chunk", offset=following)
+        if headers[-1].end_offset > high_watermark:
+            message = f"a chunk up to {headers[-1].end_offset} with a high watermark of {high_watermark}: not committed"
+            raise CorruptLogError(message, offset=following)
+        framed = [(header, batch.records(chunk, header)) for header in headers]
+        return [(header, [Record(data.type, parse(data), data) for data in found]) for header, found in framed]
+
+    def _note_membership(self, epoch: int) -> None:
+        """After each batch: fenced and unfenced again within one chunk must not look like nothing."""
+        mine: Broker | None = self._builder.brokers.get(self._broker_id)
+        if mine is None or mine.fenced:
+            self._unfenced_epoch = None
+        elif self._unfenced_epoch is None:
+            self._unfenced_epoch = epoch
+
+    # --- what is kept -----------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Move the oldest image up to the LAO announced, which counts as told once it is applied here."""
+        if self._announced == UNKNOWN:
+            return
+        if not self.ahead:
+            self._told, self._told_epoch = self._announced, self._announced_epoch
+        self._raise_oldest(self._announced)
+
+    def _raise_oldest(self, offset: int) -> None:
+        """Make the image at ``offset``, or the newest below it, the oldest; drop what it makes superfluous."""
+        if offset <= self._oldest.offset:
+            return
+        passed = bisect_right(self._between, offset, key=_image_offset)
+        base = self._between[passed - 1].image if passed else self._oldest
+        if self._tip.offset <= offset:
+            base = self._tip
+        builder = ImageBuilder(base)
+        for chunk in self._chunks[bisect_right(self._chunks, base.offset, key=_last_offset) :]:
+            if builder.offset >= offset:
+                break
+            builder.apply_chunk(chunk.data, until=offset + 1)
+            if chunk.last_offset > offset:
+                break
+        self._oldest = base if builder.offset == base.offset else builder.snapshot()
+        self._bytes -= sum(kept.bytes for kept in self._between[:passed])
+        del self._between[:passed]
+        done = bisect_right(self._chunks, self._oldest.offset, key=_last_offset)
+        self._bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
+        del self._chunks[:done]
+
+    def _shrink(self) -> None:
+        """Give up every second image between until the bound is kept; never the oldest nor the tip.
+
+        A broker that is not counted need not be able to show every LAO to come: it gives up old images altogether, rather than
+        stop reading before it has caught up.
+        """
+        while self._bytes > self._max_bytes and self._between:
+            self._bytes -= sum(kept.bytes for kept in self._between[::2])
+            del self._between[::2]
+        if self.backpressure and self._unfenced_epoch is None:
+            self._raise_oldest(self._tip.offset)
