@@ -109,6 +109,11 @@ class BrokerService:
         """The newest image."""
         return self._view.tip
 
+    @property
+    def exit(self) -> Exit | None:
+        """Why this broker has ended; None while it has not."""
+        return self._lifecycle.exit
+
     async def start(self, *, extra_handlers: Sequence[Any] = ()) -> None:
         """Listen, then begin to follow and to register. Raises ConfigError if the address can't be bound."""
         acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
