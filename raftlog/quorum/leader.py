@@ -91,15 +91,16 @@ class Leader(Role):
         now = self.node.now
         if now >= self._parked_until:
             self._release_expired()
-        if now >= self._begin_at:
-            self._begin_at = now + self._begin_interval_s
-            self._begin_epoch(self.progress.silent_voters(now - self._begin_interval_s))
-            self.progress.forget_silent_observers(now)
         if now >= self._check_at:
             # Looked at only when the timer ends: nothing is computed per Fetch.
             self._check_at = self.progress.majority_heard_at(now) + self._check_interval_s
             if now >= self._check_at:
                 self._resign("no majority of the voters has fetched within the check-quorum timeout")
+                return
+        if now >= self._begin_at:
+            self._begin_at = now + self._begin_interval_s
+            self._begin_epoch(self.progress.silent_voters(now - self._begin_interval_s))
+            self.progress.forget_silent_observers(now)
 
     def _begin_epoch(self, peers: tuple[int, ...] | list[int]) -> None:
         node = self.node

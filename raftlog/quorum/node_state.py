@@ -13,7 +13,10 @@ from raftlog.quorum.events import (
     HighWatermarkAdvanced,
     LeaderChanged,
     PersistVote,
+    Reply,
+    ReplyFetch,
     Send,
+    SendFetch,
 )
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.voters import VoterSet
@@ -21,6 +24,9 @@ from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
+
+SENDS = (Send, SendFetch, Reply, ReplyFetch)
+"""Effects that wait for the votes before them to be durable."""
 
 MIN_BACKOFF_S = 0.010
 """The shortest pause before a refused or split election is tried again."""
@@ -65,9 +71,19 @@ class NodeState:
 
     def set_vote(self, vote: VoteState) -> None:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
+        self._drop_superseded_vote()
         self.vote = vote
         self._leader_unsaved = False
         self.out.append(PersistVote(vote))
+
+    def _drop_superseded_vote(self) -> None:
+        """One write is enough for an epoch and the vote given in it, if nothing is sent between the two."""
+        for at in range(len(self.out) - 1, -1, -1):
+            if isinstance(self.out[at], SENDS):
+                return
+            if isinstance(self.out[at], PersistVote):
+                del self.out[at]
+                return
 
     def set_leader(self, leader_id: int) -> None:
         """Note who leads this epoch.

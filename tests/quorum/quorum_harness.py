@@ -137,6 +137,7 @@ class SimNode:
         self.operations = 0
         self.done_operations = 0
         self.high_watermark = -1
+        self.ahead: list[Record] = []
         rng = random.Random(f"{self.cluster.seed}-{self.id}-{self.life}")
         self.core = QuorumCore(self.config, recovered, rng, self.cluster.now)
         self.core.validate_each_step = True
@@ -152,9 +153,14 @@ class SimNode:
         if self.core is None:
             return
         effects = self.core.step(event, self.cluster.now)
-        self.effects.extend(effects)
+        self.note(effects)
+        self.ahead = [record for e in effects if isinstance(e, Append) for record in records_of(e.span)]
         for effect in effects:
             self.carry_out(effect)
+
+    def note(self, effects: list[Effect]) -> None:
+        self.effects.extend(effects)
+        self.cluster.history.extend((self.id, effect) for effect in effects)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
@@ -165,6 +171,7 @@ class SimNode:
             records = records_of(effect.span)
             assert effect.span.base_offset == len(self.log)
             self.log.extend(records)
+            self.ahead = []
             self.write(("append", records))
             self.cluster.oracle.appended(self, effect.span.base_offset, records)
         elif isinstance(effect, Truncate):
@@ -205,7 +212,7 @@ class SimNode:
         self.disk.vote = effect.vote
         core = self.up
         more = core.step(VotePersisted(effect.vote), self.cluster.now)
-        self.effects.extend(more)
+        self.note(more)
         while self.held and not isinstance(self.held[0], PersistVote):
             self.send(self.held.popleft())
         for effect in more:
@@ -237,8 +244,8 @@ class SimNode:
             asker, correlation_id, life = effect.reply_to
             span = None
             if effect.max_bytes > 0:
-                # As the log is when the reply leaves: one to five records.
-                records = self.log[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
+                # One to five records of the log as it is when the reply leaves; what is appended behind it is in memory.
+                records = (self.log + self.ahead)[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
                 span = span_of(records, effect.offset) if records else None
             network.append(Message(self.id, asker, correlation_id, effect.response, False, life, span))
 
@@ -260,6 +267,7 @@ class Cluster:
         self.seed = seed
         self.now = 100.0
         self.network: list[Message] = []
+        self.history: list[tuple[int, Effect]] = []
         self.oracle = Oracle(self)
         self.fatal_allowed = False
         self.blocked: Callable[[int, int], bool] = lambda source, target: False

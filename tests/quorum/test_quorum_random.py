@@ -32,6 +32,9 @@ class Chaos:
         self.drop, self.repeat, self.crash = rng.choice([0, 0.05, 0.3]), rng.choice([0, 0.1]), rng.choice([0, 0.003, 0.01])
         self.disk_speed = rng.choice([0.15, 0.5, 1])
 
+        self.slow = (0, 0)
+        """Messages of this link wait for long: what arrives may come from another epoch."""
+
     def move(self) -> None:
         rng, cluster = self.rng, self.cluster
         roll = rng.random()
@@ -65,9 +68,9 @@ class Chaos:
         if not leaders:
             return
         leader = rng.choice(leaders)
-        if kind < 0.6:
+        if kind < 0.5:
             leader.propose([cluster.new_value() for _ in range(rng.randint(1, 4))])
-        elif kind < 0.9:
+        elif kind < 0.95:
             leader.step(RoundRequested())
         else:
             leader.step(ResignRequested("chaos"))
@@ -83,6 +86,8 @@ class Chaos:
         elif kind < 0.85:
             one, two = rng.choice(ids), rng.choice(ids)
             cluster.blocked = lambda source, target: (source, target) == (one, two)
+        elif kind < 0.95:
+            self.slow = (rng.choice(ids), rng.choice(ids))
         elif cluster.alive:
             # False evidence of death must cost no more than an election.
             node, peer = rng.choice(cluster.alive), rng.choice(cluster.voters).node_id
@@ -98,6 +103,8 @@ class Chaos:
         rng, cluster = self.rng, self.cluster
         at = rng.randrange(min(len(cluster.network), 12))
         message = cluster.network[at]
+        if (message.source, message.target) == self.slow and rng.random() < 0.98:
+            return
         if rng.random() < self.repeat:
             cluster.network.append(message.copy())
             cluster.deliver(message)
@@ -114,6 +121,7 @@ class Chaos:
         """All come back: a leader must be found, everybody catch up, and writes be committed."""
         cluster = self.cluster
         cluster.heal()
+        self.slow = (0, 0)
         cluster.network.clear()
         for node in cluster.nodes.values():
             if not node.alive:
