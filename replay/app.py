@@ -1,0 +1,104 @@
+"""The command line of the jobs, written once: ``raftlog replay`` starts spark-submit with it, and spark-submit runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from replay.errors import ReplayError
+from replay.request import JobRequest, parse_time_ms
+
+Runner = Callable[[JobRequest, list[str]], int]
+"""Given a request and settings for Spark ("key=value"), run it and return the exit code."""
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_time_ms(text)
+    except ReplayError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+_Export = Annotated[Path, typer.Argument(metavar="EXPORT_DIR", help="A directory written by raftlog export.")]
+_AtOffset = Annotated[int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")]
+_AtTime = Annotated[
+    int | None,
+    typer.Option(
+        parser=_time, metavar="TIME", help="Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds."
+    ),
+]
+_Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows of a list.")]
+_Partitions = Annotated[
+    int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
+_Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
+]
+
+
+def create_app(run: Runner) -> typer.Typer:
+    """The commands, each ending in ``run``."""
+    app = typer.Typer(
+        name="replay", help="Ask an exported log what happened, with Spark.", no_args_is_help=True, add_completion=False
+    )
+    _add_plain(app, run, "state", "State at an offset or a time: every entity, and the state hash.")
+    _add_plain(app, run, "lao", "LowestAcknowledgedOffset over time: its lag, and who held it back.")
+    _add_plain(app, run, "audit", "Look for brokers admitted to an ISR under a stale epoch. Exit code 3: found some.")
+    _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
+
+    @app.command(help="Changes of one topic, broker or config: when, by whom, from what, to what.")
+    def history(
+        export: _Export,
+        kind: Annotated[str, typer.Argument(metavar="KIND", help="topic, broker or config.")],
+        key: Annotated[
+            str, typer.Argument(metavar="KEY", help="A topic's NAME, a broker's ID, or TYPE:NAME[:KEY] of a config.")
+        ],
+        *,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="history",
+            export=str(export),
+            key=(kind, key),
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+    return app
+
+
+def _add_plain(app: typer.Typer, run: Runner, job: str, text: str) -> None:
+    @app.command(name=job, help=text)
+    def command(
+        export: _Export,
+        *,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job=job,
+            export=str(export),
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))

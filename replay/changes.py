@@ -1,0 +1,97 @@
+"""Changes of entities: one row for each entity that a record changed, with the value before and after.
+
+The fold itself says what it changes (:meth:`ImageDraft.replace`, for the state hash); here somebody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from raftlog.batch import RecordData
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import parse
+from replay.entities import config_key, to_json
+from replay.fold import by_group
+
+_COLUMNS = (
+    "group_kind", "group_id", "offset", "epoch", "type", "version", "body",
+    "timestamp_ms", "principal", "client_id", "sequence", "type_name",
+)  # fmt: skip
+_CHANGED = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("epoch", pa.int32()),
+        ("timestamp_ms", pa.int64()),
+        ("principal", pa.string()),
+        ("client_id", pa.int64()),
+        ("sequence", pa.int64()),
+        ("type_name", pa.string()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+    ]
+)
+_CHANGED_DDL = (
+    "offset long, epoch int, timestamp_ms long, principal string, client_id long, sequence long, "
+    "type_name string, kind string, key string, before string, after string"
+)
+
+
+class ChangeRecorder(ImageBuilder):
+    """A draft that notes each change of an entity as (kind, key, before, after); None: not there."""
+
+    __slots__ = ("changes",)
+
+    def __init__(self, base: Image) -> None:
+        super().__init__(base)
+        self.changes: list[tuple[str, str, Any, Any]] = []
+
+    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+        """Account a change, and note it."""
+        super().replace(kind, key, old, new)
+        if old is not None or new is not None:
+            self.changes.append((kind, self._words(kind, key, new if new is not None else old), old, new))
+
+    def _words(self, kind: str, key: tuple[object, ...], value: Any) -> str:
+        if kind == "topic":
+            return str(value)
+        if isinstance(value, Partition):
+            return f"{self.topics[value.topic_id].name}-{value.index}"
+        if kind == "config":
+            resource_type, resource_name, name = key
+            return config_key(int(str(resource_type)), str(resource_name), str(name))
+        if kind == "applied":
+            return str(value.broker_id)
+        return str(key[0]) if key else ""
+
+
+def changes(records: DataFrame, *, partitions: int | None = None) -> DataFrame:
+    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's key, ``before`` and ``after``, JSON."""
+    return by_group(records, _COLUMNS, partitions).mapInArrow(_record_changes, _CHANGED_DDL)
+
+
+def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    current: tuple[str, str] | None = None
+    draft = ChangeRecorder(Image())
+    for batch in batches:
+        rows: list[tuple[Any, ...]] = []
+        columns = (batch.column(name).to_pylist() for name in _COLUMNS)
+        for group_kind, group_id, offset, epoch, type_, version, body, *author, type_name in zip(*columns, strict=True):
+            if (group_kind, group_id) != current:
+                current, draft = (group_kind, group_id), ChangeRecorder(Image())
+            apply(draft, type_, parse(RecordData(type_, version, body)), offset, epoch)
+            for kind, key, old, new in draft.changes:
+                before, after = (None if value is None else to_json(value) for value in (old, new))
+                rows.append((offset, epoch, *author, type_name, kind, key, before, after))
+            draft.changes.clear()
+        arrays = list(zip(*rows, strict=True)) or [()] * len(_CHANGED)
+        yield pa.record_batch(
+            [pa.array(column, field.type) for column, field in zip(arrays, _CHANGED, strict=True)], schema=_CHANGED
+        )

@@ -1,0 +1,85 @@
+"""Entities of the image in words: printable keys, and values as JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from raftlog.metadata.image import Image
+from replay.errors import ReplayError
+
+RESOURCE_TYPES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
+"""Kafka's config resource types."""
+_TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in hex."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value
+
+
+def to_json(value: Any) -> str:
+    """``plain`` as JSON text."""
+    return msgspec.json.encode(plain(value)).decode()
+
+
+def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
+    """topic:orders:retention.ms."""
+    resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
+    return f"{resource}:{name}" if name else resource
+
+
+def parse_config_key(text: str) -> tuple[str, str, str]:
+    """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
+    kind, _, rest = text.partition(":")
+    name, _, key = rest.partition(":")
+    number = _TYPE_NUMBERS.get(kind)
+    if number is None or not rest:
+        raise ReplayError(
+            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of {', '.join(_TYPE_NUMBERS)}"
+        )
+    return f"{number}:{name}", config_key(number, name), key
+
+
+def count_entities(image: Image) -> dict[str, int]:
+    """How many entities of each kind, kinds without any left out."""
+    counts = {
+        "broker": len(image.brokers),
+        "topic": len(image.topics),
+        "partition": len(image.partitions),
+        "config": sum(len(values) for values in image.configs.values()),
+        "feature": len(image.features),
+        "applied": len(image.applied),
+        "leader": int(image.leader is not None),
+        "progress": int(image.progress is not None),
+    }
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
+    """(kind, key, value) of every entity, each kind sorted by key."""
+    for _, broker in sorted(image.brokers.items()):
+        yield "broker", str(broker.id), broker
+    for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+        yield "topic", topic.name, topic
+    for (topic_id, index), partition in sorted(image.partitions.items()):
+        yield "partition", f"{image.topics[topic_id].name}-{index}", partition
+    for (resource_type, resource_name), values in sorted(image.configs.items()):
+        for name in sorted(values):
+            yield "config", config_key(resource_type, resource_name, name), values[name]
+    for name, level in sorted(image.features.items()):
+        yield "feature", name, level
+    for broker_id, applied in sorted(image.applied.items()):
+        yield "applied", str(broker_id), applied
+    if image.leader is not None:
+        yield "leader", "", image.leader
+    if image.progress is not None:
+        yield "progress", "", image.progress

@@ -1,0 +1,43 @@
+"""What can go wrong with a replay, in a paragraph that an operator can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from raftlog.errors import RaftlogError
+from raftlog.segments.manifest import Segment
+
+EXIT_INPUT = 2
+"""Exit code: the export or the request can't be used. Nothing was found out."""
+EXIT_FINDINGS = 3
+"""Exit code: the audit found something."""
+
+
+class ReplayError(RaftlogError):
+    """The replay can't run as asked. The message is for the operator."""
+
+
+# Python errors reach the driver inside a JVM stack trace: "raftlog.metadata.image.FoldError: what happened".
+_PYTHON_ERROR = re.compile(r"^(?:raftlog|replay)[\w.]*\.(\w*Error): (.+)$", re.MULTILINE)
+_PARQUET_FILE = re.compile(r"(\d{20}-\d{20}\.parquet)")
+_PLAIN_LINE = re.compile(r"^(?!\s|at |Traceback|Driver stacktrace)(.+)$", re.MULTILINE)
+
+
+def explain(text: str, segments: Iterable[Segment]) -> str:
+    """One paragraph from the text of a Spark error: our own error if there is one, else the file it was reading, else its head."""
+    ours = _PYTHON_ERROR.findall(text)
+    if ours:
+        return str(ours[-1][1])
+    for name in _PARQUET_FILE.findall(text):
+        for segment in segments:
+            if PurePosixPath(segment.file).name == name:
+                why = (
+                    "the checksum of a page does not match"
+                    if "CRC" in text or "checksum" in text
+                    else "it does not parse"
+                )
+                return f"{segment.describe()} is corrupt: Spark can't read it, {why}"
+    head = _PLAIN_LINE.search(text)
+    return f"Spark failed: {head[1] if head else text[:300]}"

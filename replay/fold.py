@@ -1,0 +1,141 @@
+"""The fold in parallel: the code of :mod:`raftlog.metadata`, one entity group at a time.
+
+A record changes one entity group, and groups know nothing of each other. So rows are brought together by group, sorted by
+offset, and each group is folded from nothing in a draft of its own: memory is one group's state, whatever the history's
+length. The state hash of a group is its share of the whole image's, and shares add up modulo 2**128: each task adds up its
+own and hands over one row a kind, and the driver adds up those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
+
+from raftlog.batch import RecordData
+from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import parse
+from replay.entities import count_entities, entities, to_json
+
+_COLUMNS = ("group_kind", "group_id", "offset", "epoch", "type", "version", "body")
+_FOLDED = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("entities", pa.int64()),
+        ("hash", pa.binary()),
+    ]
+)
+_FOLDED_DDL = "kind string, key string, value string, entities long, hash binary"
+_HASH_BYTES = 16
+_ROWS = 4096
+
+Folder = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Totals(NamedTuple):
+    """What a fold adds up to: the image's state hash, and how many entities of each kind."""
+
+    state_hash: int
+    entities: dict[str, int]
+
+
+def by_group(records: DataFrame, columns: tuple[str, ...], partitions: int | None) -> DataFrame:
+    """The rows that change something, each group whole in one task and in order of offsets."""
+    rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
+    keys = ("group_id", "group_kind")
+    rows = rows.repartition(*keys) if partitions is None else rows.repartition(partitions, *keys)
+    # group_id first: it differs within the eight bytes that Spark compares before it looks closer.
+    return rows.sortWithinPartitions(*keys, "offset")
+
+
+def fold(records: DataFrame, *, partitions: int | None = None, with_entities: bool) -> DataFrame:
+    """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind one with ``hash`` and ``entities``."""
+    return by_group(records, _COLUMNS, partitions).mapInArrow(_folder(with_entities=with_entities), _FOLDED_DDL)
+
+
+def totals(folded: DataFrame) -> Totals:
+    """Add up what the tasks handed over: a few rows a task."""
+    rows = folded.where(sf.col("hash").isNotNull()).select("kind", "entities", "hash").collect()
+    return add_up(rows)
+
+
+def add_up(rows: list[Row]) -> Totals:
+    """The totals of the tasks' rows, in any order."""
+    counts: dict[str, int] = {}
+    state_hash = 0
+    for row in rows:
+        state_hash += int.from_bytes(row["hash"], "big")
+        if row["entities"]:
+            counts[row["kind"]] = counts.get(row["kind"], 0) + row["entities"]
+    return Totals(state_hash & HASH_MASK, dict(sorted(counts.items())))
+
+
+class _GroupFold:
+    """Folds the groups that come by, one after the other; collects rows to hand over."""
+
+    def __init__(self, *, with_entities: bool) -> None:
+        self.rows: list[tuple[str, str | None, str | None, int | None, bytes | None]] = []
+        self._with_entities = with_entities
+        self._nothing = Image()
+        self._draft: ImageBuilder | None = None
+        self._counts: dict[str, int] = {}
+        self._state_hash = 0
+
+    def start(self) -> ImageBuilder:
+        """A draft for the next group."""
+        self.finish()
+        self._draft = ImageBuilder(self._nothing)
+        return self._draft
+
+    def finish(self) -> None:
+        """Account the group that has ended."""
+        if self._draft is None:
+            return
+        image = self._draft.snapshot()
+        self._draft = None
+        self._state_hash += image.state_hash
+        for kind, count in count_entities(image).items():
+            self._counts[kind] = self._counts.get(kind, 0) + count
+        if self._with_entities:
+            self.rows += [(kind, key, to_json(value), None, None) for kind, key, value in entities(image)]
+
+    def add_totals(self) -> None:
+        """One row a kind of entity; the hash is in one more, of no kind."""
+        self.finish()
+        nothing = bytes(_HASH_BYTES)
+        self.rows += [(kind, None, None, count, nothing) for kind, count in sorted(self._counts.items())]
+        share = (self._state_hash & HASH_MASK).to_bytes(_HASH_BYTES, "big")
+        self.rows.append(("", None, None, 0, share))
+
+    def take(self) -> pa.RecordBatch:
+        """The rows so far, as a batch."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(_FOLDED)
+        self.rows = []
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOLDED, strict=True)]
+        return pa.record_batch(arrays, schema=_FOLDED)
+
+
+def _folder(*, with_entities: bool) -> Folder:
+    def fold_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        groups = _GroupFold(with_entities=with_entities)
+        current: tuple[str, str] | None = None
+        draft = ImageBuilder(Image())
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in _COLUMNS)
+            for kind, id_, offset, epoch, type_, version, body in zip(*columns, strict=True):
+                if (kind, id_) != current:
+                    current, draft = (kind, id_), groups.start()
+                apply(draft, type_, parse(RecordData(type_, version, body)), offset, epoch)
+            if len(groups.rows) >= _ROWS:
+                yield groups.take()
+        groups.add_totals()
+        yield groups.take()
+
+    return fold_groups

@@ -1,0 +1,74 @@
+"""What the log holds, the state it leads to, and the audit: in one run, which pays the start of Spark once."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from raftlog.metadata.entities import format_hash
+from replay.fold import fold, totals
+from replay.jobs import audit
+from replay.jobs.state import Point, find_point
+from replay.request import JobRequest, format_time
+from replay.source import Export, records, require_whole_history
+
+
+class SummaryResult(msgspec.Struct, frozen=True):
+    """``point`` is the end; ``entities`` counts each kind there."""
+
+    cluster_id: str
+    generation: int
+    first_offset: int
+    point: Point
+    first_epoch: int
+    entities: dict[str, int]
+    state_hash: str
+    audit: audit.AuditResult
+
+    @property
+    def passed(self) -> bool:
+        """Whether the audit found nothing."""
+        return self.audit.passed
+
+
+def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResult:
+    """Scan, fold, audit."""
+    require_whole_history(export)
+    rows = records(spark, export)
+    point = find_point(rows)
+    total = totals(fold(rows, partitions=request.partitions, with_entities=False))
+    return SummaryResult(
+        cluster_id=export.manifest.cluster_id,
+        generation=export.manifest.generation,
+        first_offset=export.manifest.history_begin,
+        point=point,
+        first_epoch=export.segments[0].first_epoch,
+        entities=total.entities,
+        state_hash=format_hash(total.state_hash),
+        audit=audit.run(spark, export, request),
+    )
+
+
+def render(result: SummaryResult, console: Console) -> None:
+    """For people."""
+    point = result.point
+    table = Table(show_header=False)
+    table.add_row("cluster", f"{result.cluster_id}, generation {result.generation}")
+    table.add_row("records", f"{point.records}: offsets {result.first_offset} to {point.offset}")
+    table.add_row("epochs", f"{result.first_epoch} to {point.epoch}")
+    table.add_row("last record", format_time(point.timestamp_ms))
+    for kind in ("topic", "partition", "broker", "config"):
+        table.add_row(f"{kind}s", str(result.entities.get(kind, 0)))
+    table.add_row(f"state hash at {point.offset}", result.state_hash)
+    console.print(table)
+    audit.render(result.audit, console)
+
+
+if __name__ == "__main__":
+    from replay.submit import main
+
+    sys.exit(main("summary"))

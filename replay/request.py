@@ -1,0 +1,58 @@
+"""What a job is asked for; the same from the command line, from spark-submit and from Python."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from replay.errors import ReplayError
+
+JOBS = ("state", "lao", "history", "audit", "summary")
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
+
+    ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
+    (kind, key) whose history is asked for.
+    """
+
+    job: str
+    export: str
+    at_offset: int | None = None
+    at_time_ms: int | None = None
+    limit: int = 100
+    partitions: int | None = None
+    key: tuple[str, str] | None = None
+    json: bool = False
+
+    def arguments(self) -> list[str]:
+        """The command line that asks for the same."""
+        words = [self.job, self.export, *(self.key or ()), "--limit", str(self.limit)]
+        if self.at_offset is not None:
+            words += ["--at-offset", str(self.at_offset)]
+        if self.at_time_ms is not None:
+            words += ["--at-time", str(self.at_time_ms)]
+        if self.partitions is not None:
+            words += ["--partitions", str(self.partitions)]
+        return [*words, "--json"] if self.json else words
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 from a number of them, or from ISO 8601 (UTC if it names no zone). Raises ReplayError."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ReplayError(f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00Z") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # timestamp() is a float: exact for milliseconds only after rounding.
+    return round(moment.timestamp() * 1000)
+
+
+def format_time(timestamp_ms: int) -> str:
+    """A timestamp for people: UTC, to the second."""
+    return f"{datetime.fromtimestamp(timestamp_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

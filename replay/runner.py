@@ -1,0 +1,54 @@
+"""Run one job in this process: session, checks, job, output, exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from raftlog.errors import RaftlogError
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
+from replay.request import JobRequest
+from replay.session import build_session
+from replay.source import Export, check_files, open_export
+
+
+def compute(spark: SparkSession, request: JobRequest) -> Any:
+    """The result of a job. Raises RaftlogError: whatever Spark says is put into one paragraph."""
+    export = open_export(request)
+    return compute_on(spark, export, request)
+
+
+def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
+    """The result of a job on an open export, its files checked first."""
+    try:
+        check_files(spark, export)
+        return importlib.import_module(f"replay.jobs.{request.job}").run(spark, export, request)
+    except (PySparkException, Py4JError) as error:
+        raise ReplayError(explain(str(error), export.segments)) from error
+
+
+def run_here(request: JobRequest) -> int:
+    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found something)."""
+    try:
+        # Before Spark starts, which takes seconds: most mistakes show here.
+        export = open_export(request)
+        spark = build_session(f"raftlog replay {request.job}")
+        try:
+            result = compute_on(spark, export, request)
+        finally:
+            spark.stop()
+    except RaftlogError as error:
+        print(f"raftlog replay: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    if request.json:
+        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+    else:
+        importlib.import_module(f"replay.jobs.{request.job}").render(result, Console())
+    return 0 if getattr(result, "passed", True) else EXIT_FINDINGS

@@ -1,0 +1,37 @@
+"""The Spark session of a replay, with the settings without which it is wrong or loud."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from replay.java import spark_environment
+
+_ALWAYS = {
+    # Spark does not check the pages of Parquet files by default: a flipped byte would give a wrong answer.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
+    """The session: under spark-submit with what that was given, else on all cores of this machine. Raises ReplayError without Java.
+
+    Outside of spark-submit it sets this process's environment, from which PySpark starts Java and its workers. The settings
+    for one machine are in ``conf/spark-defaults.conf``, where everything else overrides them.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.update(spark_environment(os.environ))
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in _ALWAYS.items():
+        builder = builder.config(key, value)
+    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level)
+    # PySpark's own logger would print a failed query's plan and two stack traces beside the paragraph that we print.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(log_level)
+    return session

@@ -1,0 +1,26 @@
+"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files in ``replay/jobs``."""
+
+from __future__ import annotations
+
+import sys
+
+from replay.app import create_app
+from replay.request import JobRequest
+from replay.runner import run_here
+
+
+def _run(request: JobRequest, conf: list[str]) -> int:
+    """Spark is there already, and has its settings."""
+    return run_here(request)
+
+
+def main(job: str | None = None) -> int:
+    """Run the command line's job; ``job`` if the file that was submitted is one."""
+    app = create_app(_run)
+    arguments = sys.argv[1:] if job is None else [job, *sys.argv[1:]]
+    code = app(arguments, standalone_mode=True)
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
