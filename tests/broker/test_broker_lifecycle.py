@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from broker_log import LogMaker
+
+from broker.lifecycle import NEVER, Heartbeat, Lifecycle, LifecycleSettings, Register, State
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+
+ME = 7
+MINE = "mine"
+EPOCH = 5
+
+
+class Life:
+    """A lifecycle with a clock and an image of its own."""
+
+    def __init__(self, **settings: int) -> None:
+        self.now = 100.0
+        self.settings = LifecycleSettings(**settings)
+        self.it = Lifecycle(
+            self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now
+        )
+
+    def poll(self):
+        return self.it.poll(self.now)
+
+    def advance(self) -> object:
+        """To the next deadline; what is to be sent then."""
+        assert self.it.next_deadline != NEVER
+        self.now = max(self.now, self.it.next_deadline)
+        return self.poll()
+
+    def fail(self, code: ErrorCode, *, unknown: bool = False) -> None:
+        self.it.failed(ApiError(code, "no", outcome_unknown=unknown), self.now)
+
+    def ok(self, *, should_shut_down: bool = False) -> None:
+        self.it.heartbeat_answered(self.now, should_shut_down=should_shut_down)
+
+    def image(self, offset: int, *, epoch: int = EPOCH, incarnation: str = MINE, fenced: bool = True, gone: bool = False):
+        log = LogMaker()
+        while log.end < epoch:
+            log.leader()
+        log.register(ME, incarnation, fenced=fenced)
+        registration = None if gone else log.image(log.last).brokers[ME]
+        self.it.metadata_applied(offset, registration, self.now)
+
+    def registered(self) -> Life:
+        assert isinstance(self.poll(), Register)
+        self.it.registered(EPOCH, self.now)
+        assert isinstance(self.poll(), Heartbeat)
+        return self
+
+    def active(self) -> Life:
+        self.registered().ok()
+        self.image(EPOCH)
+        assert isinstance(self.poll(), Heartbeat)
+        self.ok()
+        self.image(EPOCH + 1, fenced=False)
+        assert isinstance(self.poll(), Heartbeat)
+        self.ok()
+        assert self.it.state is State.ACTIVE
+        return self
+
+
+def test_from_initial_to_active() -> None:
+    life = Life()
+    assert life.it.state is State.INITIAL
+    assert "not registered" in life.it.why_fenced(life.now)
+    assert life.poll() == Register(-1)
+    assert life.poll() is None, "one in flight"
+    life.it.registered(EPOCH, life.now)
+    assert life.it.state is State.INACTIVE
+    assert life.poll() == Heartbeat(EPOCH, False, State.ACTIVE)
+    life.ok()
+    life.image(EPOCH + 1, fenced=False)
+    assert life.it.state is State.ACTIVE
+    assert life.it.why_fenced(life.now) == ""
+
+
+def test_unfenced_is_read_off_the_own_image_and_epoch_only() -> None:
+    life = Life().registered()
+    life.ok()
+    life.image(EPOCH - 1, epoch=2, incarnation="old", fenced=False)
+    assert not life.it.unfenced, "the old incarnation's registration"
+    life.image(EPOCH, fenced=True)
+    assert not life.it.unfenced
+    life.image(EPOCH + 3, fenced=False)
+    assert life.it.unfenced
+    life.image(EPOCH + 4, fenced=True)
+    assert life.it.state is State.INACTIVE
+
+
+def test_an_image_that_is_ahead_of_the_registrations_answer() -> None:
+    life = Life()
+    life.poll()
+    life.image(EPOCH + 2, fenced=False)
+    assert not life.it.unfenced
+    life.it.registered(EPOCH, life.now)
+    assert life.it.unfenced
+
+
+def test_heartbeats_keep_their_interval_with_jitter() -> None:
+    life = Life().active()
+    gaps = []
+    for _ in range(20):
+        before = life.now
+        assert isinstance(life.advance(), Heartbeat)
+        gaps.append(life.now - before)
+        life.ok()
+    assert all(1.8 <= gap <= 2.0 for gap in gaps)
+    assert len(set(gaps)) > 10
+
+
+def test_a_state_change_hastens_the_heartbeat_and_one_in_flight_is_followed_by_another() -> None:
+    life = Life().active()
+    assert life.poll() is None
+    life.it.hasten(life.now)
+    assert isinstance(life.poll(), Heartbeat)
+    life.it.hasten(life.now)
+    assert life.poll() is None, "one in flight"
+    life.ok()
+    assert isinstance(life.poll(), Heartbeat)
+    life.ok()
+    assert life.poll() is None
+
+
+def test_registration_is_retried_and_then_given_up_with_the_last_reason() -> None:
+    life = Life(registration_timeout_ms=5000)
+    begun, attempts = life.now, 0
+    action = life.poll()
+    while action is not None:
+        attempts += 1
+        life.fail(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        assert life.it.state is State.INITIAL
+        action = life.advance()
+    assert attempts > 3
+    assert life.now - begun == pytest.approx(5.0)
+    assert not life.it.exit.clean
+    assert "initial.broker.registration.timeout.ms" in life.it.exit.reason
+    assert "DUPLICATE_BROKER_REGISTRATION" in life.it.exit.reason
+    assert life.it.next_deadline == NEVER
+
+
+def test_registration_is_given_up_even_while_one_is_in_flight() -> None:
+    life = Life(registration_timeout_ms=5000)
+    life.poll()
+    assert life.advance() is None
+    assert not life.it.exit.clean
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION]
+)
+def test_a_registration_that_can_never_succeed_ends_at_once(code: ErrorCode) -> None:
+    life = Life()
+    life.poll()
+    life.fail(code)
+    assert code.name in life.it.exit.reason
+    assert not life.it.exit.clean
+
+
+def test_an_unknown_outcome_of_a_registration_is_retried() -> None:
+    life = Life()
+    life.poll()
+    life.fail(ErrorCode.INVALID_REQUEST, unknown=True)
+    assert life.it.exit is None
+    assert life.advance() == Register(-1)
+
+
+def test_failed_heartbeats_are_retried_sooner_than_the_interval_but_spaced() -> None:
+    life = Life().active()
+    life.advance()
+    gaps = []
+    for _ in range(8):
+        life.fail(ErrorCode.NETWORK_EXCEPTION, unknown=True)
+        before = life.now
+        assert isinstance(life.advance(), Heartbeat)
+        gaps.append(life.now - before)
+    assert 0.05 <= gaps[0] <= 0.1
+    assert max(gaps) <= 2.0
+    assert gaps[-1] >= 1.0
+
+
+def test_self_fencing_and_recovery() -> None:
+    life = Life().active()
+    life.advance()
+    sent_at = life.now
+    life.fail(ErrorCode.REQUEST_TIMED_OUT, unknown=True)
+    life.now = sent_at + 9.9
+    assert not life.it.self_fenced(life.now)
+    life.now = sent_at + 12.1
+    assert life.it.self_fenced(life.now)
+    assert life.it.state is State.ACTIVE, "its image still says so"
+    assert "no controller reached" in life.it.why_fenced(life.now)
+    assert isinstance(life.poll(), Heartbeat)
+    life.ok()
+    assert not life.it.self_fenced(life.now)
+    assert life.it.why_fenced(life.now) == ""
+
+
+def test_contact_counts_from_when_the_heartbeat_was_sent() -> None:
+    life = Life().active()
+    life.advance()
+    sent_at = life.now
+    life.now += 10
+    life.ok()
+    assert life.it.self_fenced(sent_at + 12.1)
+
+
+def test_a_pause_of_the_process_self_fences_without_any_event() -> None:
+    life = Life().active()
+    assert life.it.self_fenced(life.now + 60)
+
+
+def test_the_self_fencing_timeout_must_exceed_the_session_timeout() -> None:
+    with pytest.raises(ConfigError, match=r"broker\.fencing\.timeout\.ms"):
+        LifecycleSettings(fencing_timeout_ms=9000)
+    with pytest.raises(ConfigError, match=r"broker\.heartbeat\.interval\.ms"):
+        LifecycleSettings(heartbeat_interval_ms=5000)
+    defaults = LifecycleSettings()
+    assert defaults.fencing_timeout_ms > defaults.session_timeout_ms
+
+
+def test_stale_epoch_fences_at_once_and_waits_for_the_image() -> None:
+    life = Life().active()
+    life.advance()
+    life.fail(ErrorCode.STALE_BROKER_EPOCH)
+    assert life.it.self_fenced(life.now)
+    assert life.it.exit is None, "the image does not show yet why"
+    assert isinstance(life.advance(), Heartbeat), "never a registration on the word of a reply alone"
+
+
+def test_stale_epoch_ends_with_the_next_answered_heartbeat() -> None:
+    life = Life().active()
+    life.advance()
+    life.fail(ErrorCode.STALE_BROKER_EPOCH)
+    life.advance()
+    life.ok()
+    assert not life.it.self_fenced(life.now)
+
+
+def test_replaced_by_another_process_exits_naming_it() -> None:
+    """[Two live processes with one id would throw each other out for ever.]"""
+    life = Life().active()
+    life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation="other")
+    assert not life.it.exit.clean
+    assert "incarnation other" in life.it.exit.reason
+    assert f"b{ME}:9092" in life.it.exit.reason
+    assert life.it.self_fenced(life.now)
+    assert life.poll() is None
+
+
+def test_unregistered_exits() -> None:
+    life = Life().active()
+    life.image(EPOCH + 9, gone=True)
+    assert "unregistered" in life.it.exit.reason
+    assert not life.it.exit.clean
+
+
+def test_an_image_older_than_the_registration_decides_nothing() -> None:
+    life = Life().registered()
+    life.image(EPOCH - 2, gone=True)
+    life.image(EPOCH - 1, epoch=3, incarnation="predecessor")
+    assert life.it.exit is None
+
+
+def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() -> None:
+    life = Life().active()
+    life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation=MINE)
+    assert life.it.exit is None
+    assert life.it.state is State.INITIAL
+    assert life.poll() == Register(EPOCH)
+
+
+def test_another_generation_is_registered_in_anew() -> None:
+    life = Life().active()
+    life.advance()
+    life.it.generation_changed(life.now)
+    assert life.it.state is State.INITIAL
+    assert life.it.self_fenced(life.now)
+    life.ok()  # of the heartbeat that was in flight: means nothing any more
+    assert life.it.self_fenced(life.now)
+    assert life.poll() == Register(EPOCH)
+
+
+def test_controlled_shutdown() -> None:
+    life = Life().active()
+    life.it.stop(life.now)
+    assert life.it.state is State.STOPPING
+    assert life.it.why_fenced(life.now) == "", "it serves until it is let go"
+    assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
+    life.ok()
+    assert life.it.exit is None
+    before = life.now
+    assert isinstance(life.advance(), Heartbeat)
+    assert life.now - before <= 0.1
+    life.ok(should_shut_down=True)
+    assert life.it.exit.clean
+
+
+def test_should_shut_down_means_nothing_to_who_did_not_ask() -> None:
+    life = Life().active()
+    life.advance()
+    life.ok(should_shut_down=True)
+    assert life.it.exit is None
+
+
+def test_controlled_shutdown_is_bounded() -> None:
+    life = Life(shutdown_timeout_ms=3000).active()
+    begun = life.now
+    life.it.stop(life.now)
+    while True:
+        action = life.poll()
+        if action is None:
+            break
+        life.fail(ErrorCode.NETWORK_EXCEPTION)
+        life.now = life.it.next_deadline
+        life.it.stop(life.now)  # asking again prolongs nothing
+    assert not life.it.exit.clean
+    assert life.now - begun == pytest.approx(3.0)
+
+
+def test_stop_before_registration_ends_at_once() -> None:
+    life = Life()
+    life.poll()
+    life.it.stop(life.now)
+    assert life.it.exit.clean
+
+
+def test_a_registration_ended_by_others_while_stopping_is_a_leave() -> None:
+    life = Life().active()
+    life.it.stop(life.now)
+    life.image(EPOCH + 9, gone=True)
+    assert life.it.exit.clean

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from broker_log import LogMaker, topic_id
+
+from broker import reads
+from raftlog.errors import ErrorCode
+from raftlog.metadata.config_keys import config_keys
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+CLUSTER = "c-1"
+
+
+def cluster() -> LogMaker:
+    """Brokers 1 and 2 live, 3 fenced, 4 in controlled shutdown; two topics."""
+    log = LogMaker()
+    log.leader(leader_id=2)
+    for broker_id in (3, 1, 4, 2):
+        epoch = log.register(broker_id, fenced=broker_id == 3)
+        if broker_id == 4:
+            log.change(4, epoch, in_controlled_shutdown=True)
+    log.topic("zebra", ([1, 2, 3], 1), ([3, 4, 1], -1))
+    log.topic("ant", ([3], 3))
+    return log
+
+
+def test_metadata_of_all_topics() -> None:
+    log = cluster()
+    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
+    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(n, f"b{n}", 9092) for n in (1, 2, 4)]
+    assert [topic.name for topic in answer.topics] == ["ant", "zebra"]
+    assert answer.cluster_id == CLUSTER
+    zebra = answer.topics[1]
+    assert zebra.topic_id == topic_id("zebra")
+    assert [(p.leader_id, p.error_code) for p in zebra.partitions] == [(1, 0), (-1, ErrorCode.LEADER_NOT_AVAILABLE)]
+    assert [list(p.replica_nodes) for p in zebra.partitions] == [[1, 2, 3], [3, 4, 1]]
+    assert [list(p.offline_replicas) for p in zebra.partitions] == [[3], [3]]
+
+
+def test_a_fenced_leader_is_no_leader() -> None:
+    log = cluster()
+    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["ant"]), CLUSTER)
+    (partition,) = answer.topics[0].partitions
+    assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def test_metadata_carries_no_isr() -> None:
+    names = {field.name for field in pb.MetadataPartition.DESCRIPTOR.fields}
+    assert not any("isr" in name for name in names)
+
+
+def test_unknown_topics_fail_one_by_one_in_the_order_asked() -> None:
+    log = cluster()
+    request = pb.MetadataRequest(topics=["zebra", "nope", "ant", "zebra"])
+    answer = reads.metadata(log.image(log.last), request, CLUSTER)
+    assert [(t.name, t.error_code) for t in answer.topics] == [
+        ("zebra", 0),
+        ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("ant", 0),
+    ]
+
+
+def test_describe_cluster() -> None:
+    log = cluster()
+    image = log.image(log.last)
+    live = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER)
+    assert [b.broker_id for b in live.brokers] == [1, 2, 4]
+    assert (live.controller_id, live.cluster_id) == (2, CLUSTER)
+    everyone = reads.describe_cluster(image, pb.DescribeClusterRequest(include_fenced_brokers=True), CLUSTER)
+    assert [(b.broker_id, b.is_fenced, b.broker_epoch) for b in everyone.brokers] == [
+        (1, False, image.brokers[1].epoch),
+        (2, False, image.brokers[2].epoch),
+        (3, True, image.brokers[3].epoch),
+        (4, False, image.brokers[4].epoch),
+    ]
+
+
+def describe(log: LogMaker, kind: int, name: str, *keys: str) -> pb.DescribeConfigsResult:
+    resource = pb.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (result,) = reads.describe_configs(
+        log.image(log.last), pb.DescribeConfigsRequest(resources=[resource])
+    ).results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def test_topic_configs_are_what_was_set_and_defaults() -> None:
+    log = cluster()
+    log.config("5", name="retention.ms", kind=2, resource="ant")
+    result = describe(log, 2, "ant")
+    values = {c.name: (c.value, c.config_source, c.is_default) for c in result.configs}
+    assert values["retention.ms"] == ("5", reads.DYNAMIC_TOPIC, False)
+    assert values["segment.bytes"] == (config_keys(2)["segment.bytes"].default, reads.DEFAULT, True)
+    assert list(values) == sorted(config_keys(2))
+    assert [c.name for c in describe(log, 2, "ant", "segment.bytes", "no.such").configs] == ["segment.bytes"]
+
+
+def test_a_brokers_own_config_hides_the_cluster_wide_one() -> None:
+    log = cluster()
+    log.config("11", name="num.io.threads", kind=4, resource="")
+    log.config("12", name="num.network.threads", kind=4, resource="")
+    log.config("21", name="num.io.threads", kind=4, resource="1")
+    values = {c.name: (c.value, c.config_source) for c in describe(log, 4, "1").configs}
+    assert values["num.io.threads"] == ("21", reads.DYNAMIC_BROKER)
+    assert values["num.network.threads"] == ("12", reads.DYNAMIC_DEFAULT_BROKER)
+    shared = {c.name: (c.value, c.config_source) for c in describe(log, 4, "").configs}
+    assert shared["num.io.threads"] == ("11", reads.DYNAMIC_DEFAULT_BROKER)
+
+
+def test_bad_resources_fail_one_by_one_naming_the_field() -> None:
+    log = cluster()
+    request = pb.DescribeConfigsRequest(
+        resources=[
+            pb.DescribeConfigsResource(resource_type=2, resource_name="nope"),
+            pb.DescribeConfigsResource(resource_type=99),
+            pb.DescribeConfigsResource(resource_type=4, resource_name="one"),
+            pb.DescribeConfigsResource(resource_type=32, resource_name="g"),
+        ]
+    )
+    results = reads.describe_configs(log.image(log.last), request).results
+    assert [r.error_code for r in results] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+    ]
+    assert "resources[1].resource_type" in results[1].error_message
+    assert "resources[2].resource_name" in results[2].error_message
+    assert not results[0].configs
+
+
+def test_map_order_is_never_output_order() -> None:
+    log = LogMaker()
+    for broker_id in (30, 4, 17, 2, 9):
+        log.register(broker_id, fenced=False)
+        log.topic(f"t{broker_id}", ([broker_id], broker_id))
+    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
+    assert [b.node_id for b in answer.brokers] == [2, 4, 9, 17, 30]
+    assert [t.name for t in answer.topics] == ["t17", "t2", "t30", "t4", "t9"]

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import pytest
+from broker_log import LogMaker
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.view import View
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.fold import FoldError
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.wire.records.v1 import records_pb2 as rec
+
+ME = 7
+BIG = 1 << 30
+
+
+def apply(view: View, log: LogMaker, *, until: int | None = None) -> None:
+    view.apply(log.since(view.applied + 1, until), high_watermark=log.end)
+
+
+def member(max_bytes: int = BIG) -> tuple[View, LogMaker, int]:
+    """A view that shows its own broker registered and unfenced in epoch 1."""
+    view, log = View(ME, max_bytes=max_bytes), LogMaker()
+    view.reset(0)
+    log.leader()
+    epoch = log.register(ME)
+    log.unfence(ME, epoch)
+    apply(view, log)
+    return view, log, epoch
+
+
+def value(image) -> str | None:
+    return (image.configs.get((4, "")) or {}).get("retention.ms")
+
+
+def test_empty() -> None:
+    view = View(ME, max_bytes=BIG)
+    assert (view.applied, view.told, view.repeatable, view.registration) == (-1, -1, None, None)
+    assert view.at_least(-1) is view.tip
+    assert view.at_least(0) is None
+
+
+def test_repeatable_is_the_image_at_the_told_lao_and_latest_the_tip() -> None:
+    view, log, _ = member()
+    at = [log.config(str(n)) and log.last for n in range(5)]
+    apply(view, log)
+    assert view.hear(1, at[1], log.end)
+    assert value(view.repeatable) == "1"
+    assert value(view.tip) == "4"
+    assert view.told == at[1]
+    assert view.hear(1, at[3], log.end)
+    assert value(view.repeatable) == "3"
+
+
+def test_a_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
+    view, log, _ = member()
+    log.config("before")
+    before = log.last
+    log.append(*(rec.NoOpRecord() for _ in range(5)))
+    apply(view, log)
+    view.hear(1, before + 2, log.end)
+    assert view.repeatable.offset == before
+    assert value(view.repeatable) == "before"
+
+
+def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
+    view, log, _ = member()
+    view.hear(1, view.applied, log.end)
+    told = view.told
+    for n in range(3):
+        log.config(str(n))
+    view.hear(1, log.last, log.end)
+    assert view.ahead
+    assert view.repeatable is None
+    assert view.told == told
+    apply(view, log)
+    assert not view.ahead
+    assert (view.told, value(view.repeatable)) == (log.last, "2")
+
+
+def test_an_answer_of_a_lower_controller_epoch_changes_nothing() -> None:
+    view, log, _ = member()
+    log.config("x")
+    apply(view, log)
+    view.hear(3, 1, 2)
+    assert not view.hear(2, log.last, log.end)
+    assert (view.told, view.high_watermark, view.controller_epoch) == (1, 2, 3)
+
+
+def test_told_never_goes_back() -> None:
+    view, log, _ = member()
+    view.hear(1, 2, log.end)
+    view.hear(1, 1, log.end)
+    view.hear(2, -1, log.end)
+    assert view.told == 2
+    assert view.repeatable.offset == 2
+
+
+def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
+    """[After a failover B would serve from 3 what was answered visible at 5.]"""
+    view, log = View(ME, max_bytes=BIG), LogMaker()
+    log.leader()
+    epoch = log.register(ME)
+    apply(view, log)
+    view.hear(1, 1, log.end)
+    assert view.told == 1
+    assert view.repeatable is None, "not unfenced yet"
+    log.epoch = 2
+    log.leader(2)
+    log.unfence(ME, epoch)
+    apply(view, log)
+    view.hear(2, -1, log.end)
+    assert view.told == 1, "it is still reported"
+    assert view.repeatable is None, "told by epoch 1, unfenced by epoch 2"
+    view.hear(2, 1, log.end)
+    assert view.repeatable.offset == 1
+    assert view.hear(3, -1, log.end)
+    assert view.repeatable.offset == 1, "told by an epoch not below the one that unfenced it"
+
+
+def test_fenced_and_unfenced_within_one_chunk_is_noticed() -> None:
+    view, log, epoch = member()
+    view.hear(1, view.applied, log.end)
+    assert view.repeatable is not None
+    log.fence(ME, epoch)
+    log.epoch = 2
+    log.leader(2)
+    log.unfence(ME, epoch)
+    apply(view, log)
+    assert view.repeatable is None
+    view.hear(2, view.applied, log.end)
+    assert view.repeatable.offset == view.applied
+
+
+def test_controlled_shutdown_does_not_end_repeatable_reads() -> None:
+    view, log, epoch = member()
+    view.hear(1, view.applied, log.end)
+    log.epoch = 2
+    log.change(ME, epoch, in_controlled_shutdown=True)
+    apply(view, log)
+    assert view.repeatable is not None
+
+
+def test_at_least_gives_the_oldest_kept_image() -> None:
+    view, log, _ = member()
+    view.hear(1, view.applied, log.end)
+    base = view.applied
+    for n in range(4):
+        log.config(str(n))
+        apply(view, log)
+    assert [view.at_least(base + step).offset for step in range(5)] == [base + step for step in range(5)]
+    assert view.at_least(base + 5) is None
+    assert view.at_least(0).offset == base
+
+
+@pytest.mark.parametrize("position", [0, 5, 20, -1])
+def test_a_corrupt_chunk_changes_nothing(position: int) -> None:
+    view, log, _ = member()
+    before = view.tip
+    log.config("a")
+    log.config("b")
+    chunk = bytearray(log.since(view.applied + 1))
+    chunk[position] ^= 0x40
+    with pytest.raises(CorruptLogError):
+        view.apply(bytes(chunk), high_watermark=log.end)
+    assert view.tip is before
+    apply(view, log)
+    assert value(view.tip) == "b"
+
+
+def test_a_gap_a_repetition_and_an_empty_chunk_are_refused() -> None:
+    view, log, _ = member()
+    log.config("a")
+    log.config("b")
+    with pytest.raises(CorruptLogError):
+        view.apply(log.since(log.last), high_watermark=log.end)
+    with pytest.raises(CorruptLogError):
+        view.apply(log.since(view.applied), high_watermark=log.end)
+    with pytest.raises(CorruptLogError):
+        view.apply(b"", high_watermark=log.end)
+    assert view.applied == 2
+
+
+def test_what_is_not_committed_is_refused() -> None:
+    view, log, _ = member()
+    log.config("a")
+    with pytest.raises(CorruptLogError, match="not committed"):
+        view.apply(log.since(log.last), high_watermark=log.last)
+    assert view.applied == log.last - 1
+
+
+def test_records_that_do_not_fit_are_fatal() -> None:
+    view, log, _ = member()
+    log.unregister(99, 0)
+    with pytest.raises(FoldError):
+        apply(view, log)
+    assert not issubclass(UnknownRecordError, CorruptLogError)
+
+
+def test_another_generation_starts_afresh() -> None:
+    view, log, _ = member()
+    view.hear(5, 2, log.end)
+    view.reset(1)
+    assert (view.generation, view.applied, view.told, view.repeatable, view.bytes_kept) == (1, -1, -1, None, 0)
+    assert view.controller_epoch == 5
+
+
+def test_memory_bound_keeps_both_ends_and_says_so() -> None:
+    view, log, _ = member(max_bytes=30_000)
+    view.hear(1, view.applied, log.end)
+    base = view.applied
+    while not view.backpressure:
+        log.config("x" * 200)
+        apply(view, log)
+        assert view.repeatable.offset == base
+        assert view.at_least(log.last) is view.tip
+        assert view.bytes_kept <= 30_000 or view.backpressure
+    assert log.end > 50, "images between went first"
+    middle = (base + log.last) // 2
+    view.hear(1, middle, log.end)
+    assert not view.backpressure
+    assert view.repeatable.state_hash == log.image(middle).state_hash
+    view.hear(1, log.last, log.end)
+    assert view.repeatable is view.tip
+    assert view.bytes_kept == 0
+
+
+def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
+    """[All brokers restart, LAO is unknown until they have caught up: stopping to read would be for ever.]"""
+    view, log = View(ME, max_bytes=10_000), LogMaker()
+    for n in range(200):
+        log.config(f"{n}" * 100)
+        apply(view, log)
+        assert not view.backpressure
+    epoch = log.register(ME)
+    log.unfence(ME, epoch)
+    apply(view, log)
+    view.hear(1, 3, log.end)
+    assert view.repeatable is None, "what LAO 3 shows was given up: unknown rather than wrong"
+    view.hear(1, view.applied, log.end)
+    assert view.repeatable is view.tip
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("chunk"), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+            st.tuples(st.just("lao"), st.floats(0, 1)),
+        ),
+        max_size=40,
+    ),
+    st.sampled_from([1, 20_000, BIG]),
+)
+def test_any_history_of_chunks_and_laos(steps: list[tuple[str, object]], max_bytes: int) -> None:
+    """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is what it says."""
+    view, log, _ = member(max_bytes)
+    view.hear(1, view.applied, log.end)
+    told = view.applied
+    number = 0
+    for kind, argument in steps:
+        if kind == "chunk":
+            if view.backpressure:
+                view.hear(1, log.last, log.end)
+                told = log.last
+            for size in argument:
+                number += 1
+                log.append(
+                    *(
+                        rec.ConfigRecord(resource_type=4, resource_name="", name=f"k{key}", value=str(number))
+                        for key in range(size)
+                    )
+                )
+            apply(view, log)
+        else:
+            told = max(told, int(argument * log.last))
+            view.hear(1, told, log.end)
+        assert view.told == told
+        expected = log.image(told)
+        assert (view.repeatable.offset, view.repeatable.state_hash) == (expected.offset, expected.state_hash)
+        assert view.tip.state_hash == log.image(log.last).state_hash
+        for offset in range(told, log.end):
+            image = view.at_least(offset)
+            assert image.offset >= offset or image is view.repeatable
+            assert image.state_hash == log.image(image.offset).state_hash
+        assert view.bytes_kept >= 0
+        if max_bytes == BIG:
+            assert not view.backpressure

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+from broker_log import LogMaker
+
+from broker.read_gate import ReadGate
+from broker.view import View
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+
+ME = 7
+
+
+class Broker:
+    """A view and its gate; applies and is told as the test says."""
+
+    def __init__(self, *, applied: int = 10, told: int | None = 5, max_parked: int = 100) -> None:
+        self.view, self.log = View(ME, max_bytes=1 << 30), LogMaker()
+        self.view.reset(0)
+        self.log.leader()
+        self.log.unfence(ME, self.log.register(ME))
+        self.gate: ReadGate[str] = ReadGate(self.view, max_parked=max_parked, default_timeout_ms=1000)
+        self.apply(applied)
+        if told is not None:
+            self.tell(told)
+
+    def apply(self, offset: int) -> None:
+        while self.log.last < offset:
+            self.log.config(str(self.log.end))
+            self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
+
+    def tell(self, lao: int) -> None:
+        self.view.hear(1, lao, self.log.end)
+
+    def ask(self, name: str, options: pb.ReadOptions, now: float = 0.0, why_fenced: str = "") -> int | None:
+        image = self.gate.admit(name, options, now, why_fenced=why_fenced)
+        return None if image is None else image.offset
+
+    def released(self) -> list[tuple[str, int]]:
+        return [(name, image.offset) for name, image in self.gate.release()]
+
+
+def options(
+    at_least: int | None = None, *, latest: bool = False, timeout_ms: int = 0, generation: int = 0
+) -> pb.ReadOptions:
+    token = None if at_least is None else common_pb2.MetadataToken(generation=generation, epoch=1, offset=at_least)
+    return pb.ReadOptions(mode=pb.LATEST if latest else pb.REPEATABLE, at_least=token, timeout_ms=timeout_ms)
+
+
+@pytest.mark.parametrize(
+    ("opts", "answered_at"),
+    [
+        (options(), 5),
+        (options(latest=True), 10),
+        (options(3), 5),
+        (options(5), 5),
+        (options(8), 8),
+        (options(10), 10),
+        (options(8, latest=True), 10),
+        (options(-1), 5),
+        (options(11), None),
+        (options(11, latest=True), None),
+    ],
+)
+def test_which_image_answers(opts: pb.ReadOptions, answered_at: int | None) -> None:
+    assert Broker().ask("r", opts) == answered_at
+
+
+def test_without_a_token_two_brokers_may_go_backwards_and_with_it_they_do_not() -> None:
+    """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
+    a, b = Broker(applied=100, told=100), Broker(applied=100, told=80)
+    first = a.ask("r", options())
+    assert b.ask("r", options()) < first
+    assert b.ask("r", options(first)) >= first
+
+
+def test_reads_are_monotone_over_one_broker_whatever_it_is_told() -> None:
+    broker = Broker()
+    seen = -1
+    for told in (6, 6, 8, 9):
+        broker.tell(told)
+        at = broker.ask("r", options())
+        assert at >= seen
+        seen = at
+
+
+def test_fenced_takes_nothing_new_but_finishes_what_it_has() -> None:
+    broker = Broker()
+    assert broker.ask("old", options(11)) is None
+    with pytest.raises(ApiError) as error:
+        broker.ask("new", options(), why_fenced="no controller reached")
+    assert error.value.code is ErrorCode.BROKER_FENCED
+    assert not error.value.outcome_unknown
+    broker.apply(11)
+    assert broker.released() == [("old", 11)]
+
+
+def test_another_generation_is_refused_with_the_field() -> None:
+    broker = Broker()
+    with pytest.raises(ApiError) as error:
+        broker.ask("r", options(3, generation=1))
+    assert (error.value.code, error.value.field) == (
+        ErrorCode.INCONSISTENT_GENERATION,
+        "read.at_least.generation",
+    )
+
+
+@pytest.mark.parametrize(
+    ("opts", "field"), [(options(timeout_ms=-1), "read.timeout_ms"), (pb.ReadOptions(mode=9), "read.mode")]
+)
+def test_bad_options_name_the_field(opts: pb.ReadOptions, field: str) -> None:
+    with pytest.raises(ApiError) as error:
+        Broker().ask("r", opts)
+    assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, field)
+
+
+def test_lao_unknown_waits_until_it_is_known() -> None:
+    broker = Broker(told=None)
+    assert broker.ask("plain", options()) is None
+    assert broker.ask("token", options(4)) is None
+    assert broker.ask("latest", options(latest=True)) == 10
+    assert broker.released() == []
+    broker.tell(6)
+    assert broker.released() == [("plain", 6), ("token", 6)]
+    assert len(broker.gate) == 0
+
+
+def test_lao_unknown_is_said_at_the_deadline() -> None:
+    broker = Broker(told=None)
+    broker.ask("r", options(timeout_ms=300), now=50.0)
+    assert broker.gate.next_deadline == pytest.approx(50.3)
+    assert broker.gate.expire(50.2) == []
+    ((name, error),) = broker.gate.expire(50.3)
+    assert (name, error.code) == ("r", ErrorCode.LAO_UNKNOWN)
+    assert broker.gate.next_deadline == float("inf")
+
+
+def test_what_is_not_applied_in_time_is_said_at_the_deadline() -> None:
+    broker = Broker()
+    broker.ask("r", options(99), now=50.0)
+    ((_, error),) = broker.gate.expire(51.0)
+    assert (error.code, error.field) == (ErrorCode.REQUEST_TIMED_OUT, "read.at_least.offset")
+    assert "99" in str(error)
+    broker.apply(99)
+    assert broker.released() == [], "it was answered"
+
+
+def test_parked_reads_are_released_as_far_as_applied() -> None:
+    broker = Broker()
+    for at in (14, 12, 13, 12):
+        assert broker.ask(f"at {at}", options(at)) is None
+    broker.ask("latest 12", options(12, latest=True))
+    broker.apply(12)
+    assert broker.released() == [("at 12", 12), ("at 12", 12), ("latest 12", 12)]
+    broker.apply(20)
+    assert broker.released() == [("at 13", 13), ("at 14", 14)]
+
+
+def test_deadlines_are_kept_in_order_and_the_default_applies() -> None:
+    broker = Broker()
+    broker.ask("slow", options(11, timeout_ms=5000), now=0.0)
+    broker.ask("default", options(12), now=0.0)
+    broker.ask("fast", options(13, timeout_ms=10), now=0.0)
+    assert [name for name, _ in broker.gate.expire(1.0)] == ["fast", "default"]
+    assert len(broker.gate) == 1
+
+
+def test_parked_reads_are_bounded() -> None:
+    broker = Broker(max_parked=3)
+    for n in range(3):
+        broker.ask(str(n), options(11))
+    with pytest.raises(ApiError) as error:
+        broker.ask("one more", options(11))
+    assert error.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert broker.ask("can be answered", options()) == 5
+    # Those that gave up leave no trace: a token of a far future must not fill the memory.
+    broker.gate.expire(2.0)
+    for n in range(3):
+        assert broker.ask(str(n), options(1 << 60), now=2.0) is None
+    assert len(broker.gate) == 3
+
+
+def test_refuse_all() -> None:
+    broker = Broker()
+    broker.ask("a", options(11))
+    broker.ask("b", options(12, latest=True))
+    error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "over")
+    assert broker.gate.refuse_all(error) == [("a", error), ("b", error)]
+    assert len(broker.gate) == 0

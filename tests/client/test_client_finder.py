@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from raftlog.client.finder import UNREACHABLE_FOR_S, Finder
+from raftlog.errors import ConfigError
+
+
+def finder(*endpoints: str) -> Finder:
+    return Finder(endpoints, random.Random(3))
+
+
+def test_begins_with_the_first_and_goes_round() -> None:
+    it = finder("a", "b", "c")
+    seen = [it.target]
+    for _ in range(5):
+        assert it.lost(0.0) > 0
+        seen.append(it.target)
+    assert seen == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_pauses_grow_to_a_bound_and_begin_again_after_success() -> None:
+    it = finder("a", "b")
+    pauses = [it.lost(0.0) for _ in range(12)]
+    assert pauses[0] <= 0.02
+    assert 0.25 <= pauses[-1] <= 0.5
+    it.reached()
+    assert it.lost(0.0) <= 0.02
+
+
+def test_hints_are_followed_at_once_but_not_in_circles() -> None:
+    it = finder("a", "b")
+    assert it.redirected("x", 0.0) == 0.0
+    assert it.redirected("y", 0.0) == 0.0
+    assert it.target == "y"
+    assert it.redirected("x", 0.0) > 0
+    assert it.target == "b"
+    assert it.redirected("x", 0.0) == 0.0, "after a pause it may be asked again"
+
+
+@pytest.mark.parametrize("hint", ["", "a"])
+def test_no_hint_and_a_hint_to_itself_are_none(hint: str) -> None:
+    it = finder("a", "b")
+    assert it.redirected(hint, 0.0) > 0
+    assert it.target == "b"
+
+
+def test_the_unreachable_are_passed_over_for_a_while() -> None:
+    it = finder("a", "b", "c")
+    it.unreachable(10.0)
+    it.lost(10.0)
+    it.lost(10.0)
+    assert it.target == "b", "not a"
+    assert it.redirected("a", 10.0 + UNREACHABLE_FOR_S / 2) > 0
+    assert it.target == "c"
+    assert it.redirected("a", 10.0 + UNREACHABLE_FOR_S) == 0.0
+
+
+def test_if_none_is_reachable_it_goes_on_trying_all() -> None:
+    it = finder("a", "b")
+    seen = set()
+    for _ in range(4):
+        it.unreachable(0.0)
+        seen.add(it.target)
+    assert seen == {"a", "b"}
+
+
+def test_repeated_endpoints_count_once_and_none_is_an_error() -> None:
+    assert finder("a", "a", "b").known == ("a", "b")
+    with pytest.raises(ConfigError):
+        finder()

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_world import World, create, leader, not_controller, refuses, silent, simulate
+
+from raftlog.client.requests import controller_request
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+
+
+async def failure(awaitable: object) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        await awaitable
+    return error.value
+
+
+def test_follows_a_hint_and_stays_with_the_leader() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("b"))
+        b = await world.controller("b", leader)
+        client = world.controller_client("a")
+        for _ in range(5):
+            response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5)
+            assert response.write.token.offset == 40
+        assert (len(a.asked), len(b.asked)) == (1, 5)
+        assert client.target == "b:1"
+        assert client.connected
+        assert (b.asked[-1].acks, b.asked[-1].client.principal) == (common_pb2.ACKS_VISIBLE, "me")
+        assert b.asked[-1].timeout_ms == 5000
+        assert b.asked[0].timeout_ms <= 5000
+        client.close()
+
+    simulate(test)
+
+
+def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is_there() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("b"))
+        b = await world.controller("b", not_controller("c"))
+        c = await world.controller("c", not_controller("a"))
+        client = world.controller_client("a", "b", "c")
+        begun = world.loop.time()
+        world.loop.call_later(3.0, lambda: setattr(c, "answer", leader))
+        await client.call(create(), timeout_s=10)
+        assert world.loop.time() - begun == pytest.approx(3.3, abs=0.5)
+        assert len(a.asked) + len(b.asked) + len(c.asked) < 60
+        client.close()
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("hint", ["a", "nowhere"])
+def test_a_wrong_hint_leads_back_to_the_round_robin(hint: str) -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller(hint))
+        await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        begun = world.loop.time()
+        await client.call(create(), timeout_s=10)
+        assert world.loop.time() - begun < 1.0
+        assert len(a.asked) <= 2
+        client.close()
+
+    simulate(test)
+
+
+def test_a_dead_controller_is_passed_over() -> None:
+    async def test(world: World) -> None:
+        world.network.transport_for("dead")
+        await world.controller("b", leader)
+        client = world.controller_client("dead", "b")
+        begun = world.loop.time()
+        await client.call(create())
+        assert world.loop.time() - begun < 0.5
+        client.close()
+
+    simulate(test)
+
+
+def test_a_hint_to_a_leader_just_seen_dying_is_not_followed() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", leader)
+        b = await world.controller("b", not_controller("a"))
+        c = await world.controller("c", not_controller("a"))
+        client = world.controller_client("a", "b", "c")
+        await client.call(create())
+        world.network.crash("a")
+        await asyncio.sleep(0.01)
+        world.loop.call_later(0.2, lambda: setattr(c, "answer", leader))
+        begun = world.loop.time()
+        await client.call(create())
+        assert world.loop.time() - begun < 0.6
+        assert len(b.asked) >= 1
+        client.close()
+
+    simulate(test)
+
+
+def test_an_unknown_outcome_is_reported_and_never_retried() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", silent)
+        b = await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        call = asyncio.ensure_future(client.call(create()))
+        await asyncio.sleep(0.1)
+        a.hang_up()
+        error = await failure(call)
+        assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+        await asyncio.sleep(5)
+        assert (len(a.asked), len(b.asked)) == (1, 0)
+        client.close()
+
+    simulate(test)
+
+
+def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_unknown() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("b", unknown=True))
+        b = await world.controller("b", leader)
+        client = world.controller_client("a")
+        error = await failure(client.call(create()))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, True)
+        assert len(b.asked) == 0
+        await client.call(create())
+        assert (len(a.asked), len(b.asked)) == (1, 1), "but the hint was taken"
+        client.close()
+
+    simulate(test)
+
+
+def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewhere() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", silent)
+        b = await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        begun = world.loop.time()
+        error = await failure(client.call(create(), timeout_s=2))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
+        assert world.loop.time() - begun == pytest.approx(2.5, abs=0.1)
+        await client.call(create(), timeout_s=2)
+        assert (len(a.asked), len(b.asked)) == (1, 1)
+        client.close()
+
+    simulate(test)
+
+
+def test_nobody_there_is_said_within_the_timeout_and_definite() -> None:
+    async def test(world: World) -> None:
+        client = world.controller_client("x", "y")
+        begun = world.loop.time()
+        error = await failure(client.call(create(), timeout_s=2))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        assert "x:1, y:1" in str(error)
+        assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
+        client.close()
+
+    simulate(test)
+
+
+def test_nobody_leads_is_said_at_the_deadline() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller())
+        b = await world.controller("b", not_controller())
+        client = world.controller_client("a", "b")
+        begun = world.loop.time()
+        error = await failure(client.call(create(), timeout_s=3))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
+        assert world.loop.time() - begun == pytest.approx(3.0, abs=0.6)
+        timeouts = [request.timeout_ms for server in (a, b) for request in server.asked]
+        assert min(timeouts) < 2500, "what is left, not what there was"
+        client.close()
+
+    simulate(test)
+
+
+def test_an_error_of_the_request_is_not_retried() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", refuses(ErrorCode.INVALID_CONFIG, field="topics[0].name"))
+        client = world.controller_client("a", "b")
+        error = await failure(client.call(create()))
+        assert (error.code, error.field, error.outcome_unknown) == (
+            ErrorCode.INVALID_CONFIG,
+            "topics[0].name",
+            False,
+        )
+        assert len(a.asked) == 1
+        client.close()
+
+    simulate(test)
+
+
+def test_many_calls_in_flight_move_together_and_keep_their_order() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", leader)
+        b = await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        await client.call(create())
+        a.answer = not_controller("b")
+        futures = [client.send(controller_request(create(str(n)))) for n in range(64)]
+        responses = await asyncio.gather(*futures)
+        assert all(response.write.token.offset == 40 for response in responses)
+        assert len(a.asked) == 65
+        assert [request.create_topics.topics[0].name for request in b.asked] == [str(n) for n in range(64)]
+        client.close()
+
+    simulate(test)
+
+
+def test_the_hot_path_makes_no_task() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", leader)
+        client = world.controller_client("a")
+        await client.call(create())
+        made = world.loop._tasks_made
+        await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
+        assert world.loop._tasks_made == made
+        client.close()
+
+    simulate(test)
+
+
+def test_calls_wait_for_a_leader_that_comes_back() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", leader)
+        client = world.controller_client("a")
+        await client.call(create())
+        world.network.crash("a")
+        await asyncio.sleep(1)
+        call = asyncio.ensure_future(client.call(create(), timeout_s=10))
+        await asyncio.sleep(2)
+        assert not call.done()
+        back = await world.controller("a", leader)
+        await call
+        assert len(back.asked) == 1
+        client.close()
+
+    simulate(test)
+
+
+def test_closing_ends_what_waits_definite_and_what_was_sent_unknown() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", silent)
+        client, lost = world.controller_client("a"), world.controller_client("nowhere")
+        sent = client.send(controller_request(create()))
+        waiting = lost.send(controller_request(create()))
+        await asyncio.sleep(0.1)
+        client.close()
+        lost.close()
+        client.close()
+        assert (await failure(sent)).outcome_unknown
+        assert not (await failure(waiting)).outcome_unknown
+        assert not (await failure(client.send(controller_request(create())))).outcome_unknown
+
+    simulate(test)
+
+
+def test_an_abandoned_call_harms_nobody() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("b"))
+        await world.controller("b", leader)
+        client = world.controller_client("a")
+        gone = client.send(controller_request(create()))
+        gone.cancel()
+        await client.call(create())
+        assert len(a.asked) == 2
+        client.close()
+
+    simulate(test)
+
+
+def test_without_an_endpoint_there_is_no_client() -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(ConfigError):
+            world.controller_client()
+
+    simulate(test)
+
+
+def test_a_body_of_another_conversation_is_refused_here() -> None:
+    with pytest.raises(TypeError, match="MetadataRequest"):
+        controller_request(broker_pb2.MetadataRequest())
