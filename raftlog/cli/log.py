@@ -79,7 +79,7 @@ def _records(source: LogSource, first: int, end: int) -> Iterator[dict[str, Any]
                         "epoch": header.epoch,
                         "timestamp_ms": header.timestamp_ms,
                         "batch_base_offset": header.base_offset,
-                        "batch_records": header.count,
+                        "batch_records": header.record_count,
                         "control": header.control,
                         "principal": header.principal or None,
                         "client_id": header.client_id or None,

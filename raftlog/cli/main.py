@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
-import click
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, exit_code
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         build()(list(arguments) if arguments is not None else None)
     except RaftlogError as error:
         sys.exit(report(error))
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output has seen enough (head, less).

@@ -65,8 +65,7 @@ class LogReader:
         Raises ApiError, and CorruptLogError naming the offset.
         """
         chunk = (await self._fetch(offset, max_bytes, max_wait_ms=max_wait_ms)).records
-        for _ in batch.headers(chunk, expect_offset=offset):
-            pass
+        batch.scan(chunk, expect_offset=offset)
         return chunk
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:

@@ -27,6 +27,7 @@ def setup_logging(
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler(out)
+    handler.addFilter(_is_news)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_SHARED,
@@ -45,6 +46,12 @@ def setup_logging(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for what gRPC's poller reports in a process with several event loops: two woke for one byte, one found it gone."""
+    spurious = record.exc_info is not None and isinstance(record.exc_info[1], BlockingIOError)
+    return not (spurious and "PollerCompletionQueue._handle_events" in record.getMessage())
 
 
 def _renderers(*, console: bool, out: TextIO) -> list[Any]:

@@ -72,3 +72,14 @@ def test_setting_up_twice_does_not_double_lines():
     setup_logging("info", "json", stream=out)
     structlog.get_logger().info("once")
     assert len(out.getvalue().splitlines()) == 1
+
+
+def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are():
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out)
+    asyncio_log = logging.getLogger("asyncio")
+    message = "Exception in callback PollerCompletionQueue._handle_events()"
+    asyncio_log.error(message, exc_info=BlockingIOError(11, "Resource temporarily unavailable"))
+    assert out.getvalue() == ""
+    asyncio_log.error(message, exc_info=ValueError("x"))
+    assert "ValueError: x" in out.getvalue()

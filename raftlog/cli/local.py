@@ -1,0 +1,348 @@
+"""A cluster of processes on this machine, on loopback: for trying out, for the demo, for tests. Not for production.
+
+All of it lives in one directory: ``cluster.json`` (what there is), and for each node ``NAME.toml``, ``NAME.log``, ``NAME.pid`` and
+``data/NAME``. Another process may open the directory later and go on with the same cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.processes import Daemons
+from raftlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raftlog.cli.ask import Quorum
+
+HOST = "127.0.0.1"
+STATE_FILE = "cluster.json"
+PORTS = range(20_000, 32_000)
+POLL_S = 0.05
+_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One node. ``name``: "controller-1", "broker-4", ..."""
+
+    name: str
+    role: str
+    node_id: int
+    port: int
+    http_port: int
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """Where its metrics and health are."""
+        return f"http://{HOST}:{self.http_port}"
+
+
+class _State(msgspec.Struct):
+    cluster_id: str
+    settings: dict[str, Any]
+    nodes: list[Node]
+
+
+class LocalCluster:
+    """Generate, start, kill, restart and stop nodes. Methods block; those that wait take ``timeout_s`` and raise FailedError.
+
+    ``settings`` are further configuration keys of every node. Opening a directory that holds a cluster goes on with it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        controllers: int = 3,
+        brokers: int = 3,
+        base_port: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self._controllers, self._brokers, self._base_port = controllers, brokers, base_port
+        self._settings = dict(settings or {})
+        self._daemons = Daemons(self.directory)
+        self._state = _State("", {}, [])
+        if self.exists:
+            self._state = msgspec.json.decode((self.directory / STATE_FILE).read_bytes(), type=_State)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a cluster."""
+        return (self.directory / STATE_FILE).exists()
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster."""
+        return self._state.cluster_id
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, controllers first, by id."""
+        return sorted(self._state.nodes, key=lambda node: node.node_id)
+
+    @property
+    def controllers(self) -> list[Node]:
+        """The controllers, by id."""
+        return [node for node in self.nodes if node.role == "controller"]
+
+    @property
+    def brokers(self) -> list[Node]:
+        """The brokers, by id."""
+        return [node for node in self.nodes if node.role == "broker"]
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """For --bootstrap-controller."""
+        return ",".join(node.endpoint for node in self.controllers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For --bootstrap-server."""
+        return ",".join(node.endpoint for node in self.brokers)
+
+    def node(self, name: str) -> Node:
+        """A node by name. Raises ConfigError."""
+        for node in self._state.nodes:
+            if node.name == name:
+                return node
+        raise ConfigError(f"{self.directory} has no node {name!r}; it has {', '.join(one.name for one in self.nodes)}")
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    def generate(self) -> None:
+        """Write the configuration of every node and format its storage; does nothing if the cluster is there already."""
+        if self.exists:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        count = self._controllers + self._brokers
+        ports = self._ports(2 * count)
+        self._state = _State(str(uuid.uuid4()), self._settings, [])
+        for index in range(count):
+            role = "controller" if index < self._controllers else "broker"
+            node_id = index + 1
+            self._state.nodes.append(Node(f"{role}-{node_id}", role, node_id, ports[index], ports[count + index]))
+        for node in self.nodes:
+            self._prepare(node)
+        self._save()
+
+    def add_broker(self) -> Node:
+        """Generate one more broker. Its id is the next free one."""
+        node_id = max(node.node_id for node in self._state.nodes) + 1
+        port, http_port = self._ports(2)
+        node = Node(f"broker-{node_id}", "broker", node_id, port, http_port)
+        self._state.nodes.append(node)
+        self._prepare(node)
+        self._save()
+        return node
+
+    def delete(self) -> None:
+        """Stop everything and remove the directory."""
+        self.stop_all()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> int:
+        """Start a node that does not run; its pid. Waits for nothing: see ``wait_ready``."""
+        node = self.node(name)
+        running = self._daemons.pid(name)
+        if running is not None:
+            return running
+        command = [sys.executable, "-m", "raftlog.cli", node.role, "run", "-c", str(self.config_path(name))]
+        return self._daemons.start(name, command, _environment())
+
+    def start_controllers(self) -> None:
+        """Start all controllers."""
+        for node in self.controllers:
+            self.start(node.name)
+
+    def start_brokers(self) -> None:
+        """Start all brokers."""
+        for node in self.brokers:
+            self.start(node.name)
+
+    def kill(self, name: str, number: int) -> bool:
+        """Send a signal, for instance SIGKILL, SIGSTOP, SIGCONT; whether the node ran."""
+        self.node(name)
+        return self._daemons.signal(name, number)
+
+    def stop(self, names: Iterable[str], timeout_s: float = 10.0) -> list[str]:
+        """Stop nodes with SIGTERM, then SIGKILL; those that had to be killed."""
+        return self._daemons.stop([self.node(name).name for name in names], timeout_s)
+
+    def stop_all(self, timeout_s: float = 10.0) -> list[str]:
+        """Stop every node, brokers first: they leave in order while somebody can take note of it."""
+        brokers = self.stop((node.name for node in self.brokers), timeout_s)
+        return brokers + self.stop((node.name for node in self.controllers), timeout_s)
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a running node, None if it does not run."""
+        return self._daemons.pid(self.node(name).name)
+
+    def wait_gone(self, name: str, timeout_s: float = 10.0) -> bool:
+        """Wait until a node's process has ended; whether it has."""
+        return self._daemons.wait_gone(self.node(name).name, timeout_s)
+
+    def config_path(self, name: str) -> Path:
+        """A node's configuration."""
+        return self.directory / f"{name}.toml"
+
+    def data_path(self, name: str) -> Path:
+        """A node's data directory."""
+        return self.directory / "data" / name
+
+    def log_path(self, name: str) -> Path:
+        """What a node has written to stderr."""
+        return self._daemons.log_path(name)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def ready(self, name: str, timeout_s: float = 1.0) -> tuple[bool, str]:
+        """What a node's /readyz says."""
+        try:
+            with _NO_PROXY.open(f"{self.node(name).http}/readyz", timeout=timeout_s) as response:
+                return True, response.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            with error:
+                return False, error.read().decode().strip()
+        except (urllib.error.URLError, OSError) as error:
+            return False, f"does not answer: {getattr(error, 'reason', error)}"
+
+    def quorum(self, timeout_s: float = 2.0) -> Quorum:
+        """What every controller says of itself."""
+        from raftlog.cli.ask import ask_quorum
+
+        return asyncio.run(ask_quorum([node.endpoint for node in self.controllers], timeout_s))
+
+    def leader(self, timeout_s: float = 2.0) -> Node | None:
+        """The controller that says it leads."""
+        described = self.quorum(timeout_s).leader
+        return None if described is None else self.node(f"controller-{described.node_id}")
+
+    def wait_leader(self, timeout_s: float = 30.0) -> Node:
+        """Wait until a controller leads. Raises FailedError, also as soon as none runs any more."""
+        deadline = time.monotonic() + timeout_s
+        while (leader := self.leader()) is None:
+            if all(self.pid(node.name) is None for node in self.controllers):
+                raise self._died(self.controllers[0].name)
+            if time.monotonic() > deadline:
+                raise FailedError(f"no controller leads after {timeout_s:g} s", Exit.UNREACHABLE)
+            time.sleep(POLL_S)
+        return leader
+
+    def wait_ready(
+        self, names: Sequence[str], timeout_s: float = 30.0, *, waiting: Callable[[str, str], None] | None = None
+    ) -> None:
+        """Wait until these nodes are ready; ``waiting`` is told (name, reason) when one has a new reason not to be.
+
+        Raises FailedError, also as soon as one has ended: with the end of its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        for name in names:
+            told = ""
+            while True:
+                ready, reason = self.ready(name)
+                if ready:
+                    break
+                if self.pid(name) is None:
+                    raise self._died(name)
+                if time.monotonic() > deadline:
+                    raise FailedError(f"{name} is not ready after {timeout_s:g} s: {reason}", Exit.UNREACHABLE)
+                if waiting is not None and reason != told:
+                    waiting(name, reason)
+                told = reason
+                time.sleep(POLL_S)
+
+    def _died(self, name: str) -> FailedError:
+        log = self.log_path(name)
+        return FailedError(f"{name} does not run. The end of {log}:\n{self._daemons.tail(name)}", Exit.REFUSED)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def _ports(self, count: int) -> list[int]:
+        if self._base_port is not None:
+            used = {port for node in self._state.nodes for port in (node.port, node.http_port)}
+            return [port for port in range(self._base_port, self._base_port + count + len(used)) if port not in used][
+                :count
+            ]
+        return free_ports(count)
+
+    def _prepare(self, node: Node) -> None:
+        from raftlog.config import load_config
+        from raftlog.storage.api import NodeIdentity
+        from raftlog.storage.meta_file import format_storage
+
+        voters = [f"{one.node_id}@{one.endpoint}" for one in self.controllers]
+        values: dict[str, Any] = {
+            "process.roles": [node.role],
+            "node.id": node.node_id,
+            "cluster.id": self._state.cluster_id,
+            "log.dirs": [f"data/{node.name}"],
+            "listeners": [node.endpoint],
+            "http.listener": f"{HOST}:{node.http_port}",
+            "controller.quorum.voters": voters,
+            **self._state.settings,
+        }
+        path = self.config_path(node.name)
+        # JSON strings, numbers and arrays of them are TOML too.
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+        load_config(path, environment={})
+        identity = NodeIdentity(self._state.cluster_id, node.node_id, str(uuid.uuid4()))
+        format_storage(self.data_path(node.name), identity, ignore_formatted=True)
+
+    def _save(self) -> None:
+        temporary = self.directory / f"{STATE_FILE}.new"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._state), indent=2) + b"\n")
+        temporary.replace(self.directory / STATE_FILE)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that are free now. Raises FailedError.
+
+    They lie below those that the kernel gives to clients: one of these could else take the port of a node that is just down.
+    """
+    start = random.randrange(len(PORTS))
+    found: list[int] = []
+    with ExitStack() as stack:
+        for port in (*PORTS[start:], *PORTS[:start]):
+            one = stack.enter_context(socket.socket())
+            try:
+                one.bind((HOST, port))
+            except OSError:
+                one.close()
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise FailedError(f"{count} free ports are wanted, {len(found)} were found", Exit.REFUSED)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would configure every node alike."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAFTLOG_") or name == "RAFTLOG_LOG_LEVEL"
+    }

@@ -1,0 +1,116 @@
+"""Processes that outlive the command that started them, known by pid and start time: a pid alone may be somebody else's by now."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good: no other one has the same pid and start time (clock ticks since boot)."""
+
+    pid: int
+    started: int
+
+
+class Daemons:
+    """Processes by name: ``NAME.pid`` and ``NAME.log`` in one directory. Linux only."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        # Children of this very process have to be waited for, or they stay as zombies.
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def log_path(self, name: str) -> Path:
+        """Where a process writes."""
+        return self._directory / f"{name}.log"
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start a process in a session of its own, so that a Ctrl-C here is none there; its pid."""
+        with self.log_path(name).open("ab") as output:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+        self._children[name] = child
+        identity = ProcessId(child.pid, _started(child.pid))
+        self._pid_path(name).write_text(json.dumps(asdict(identity)) + "\n")
+        return child.pid
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a process that runs, None if it does not."""
+        child = self._children.get(name)
+        if child is not None and child.poll() is not None:
+            return None
+        identity = self._read(name)
+        return identity.pid if identity is not None and _started(identity.pid) == identity.started else None
+
+    def signal(self, name: str, number: int) -> bool:
+        """Send a signal; whether there was a process to send it to."""
+        pid = self.pid(name)
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait_gone(self, name: str, timeout_s: float) -> bool:
+        """Wait until a process has ended; whether it has."""
+        deadline = time.monotonic() + timeout_s
+        while self.pid(name) is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        self._pid_path(name).unlink(missing_ok=True)
+        self._children.pop(name, None)
+        return True
+
+    def stop(self, names: Sequence[str], timeout_s: float = 10.0) -> list[str]:
+        """End processes: SIGTERM for all, and SIGKILL for those that have not gone in time. Returns those killed."""
+        for name in names:
+            self.signal(name, signal.SIGTERM)
+            # A stopped process cannot follow a SIGTERM.
+            self.signal(name, signal.SIGCONT)
+        deadline = time.monotonic() + timeout_s
+        killed = [name for name in names if not self.wait_gone(name, max(0.0, deadline - time.monotonic()))]
+        for name in killed:
+            self.signal(name, signal.SIGKILL)
+        for name in killed:
+            self.wait_gone(name, timeout_s)
+        return killed
+
+    def tail(self, name: str, lines: int = 10) -> str:
+        """The end of a process's log."""
+        try:
+            return "\n".join(self.log_path(name).read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+    def _pid_path(self, name: str) -> Path:
+        return self._directory / f"{name}.pid"
+
+    def _read(self, name: str) -> ProcessId | None:
+        try:
+            return ProcessId(**json.loads(self._pid_path(name).read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since boot; -1 if there is none, or only its zombie."""
+    try:
+        # The command's name, in parentheses, may hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return -1 if fields[0] == "Z" else int(fields[19])

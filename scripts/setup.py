@@ -1,0 +1,138 @@
+"""Make ``.venv`` and install the project into it. Uses the standard library only: nothing is installed yet.
+
+A stamp in the virtual environment names what was installed from: pyproject.toml, constraints.txt and the contracts. While it
+fits, there is nothing to do. ``uv`` is used if it is there, else venv and pip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / ".raftlog-setup"
+EXTRAS = ("replay", "test")
+JAVA_MIN = 17
+
+
+class SetupError(Exception):
+    """Setting up is not possible, and this is why."""
+
+
+def main() -> int:
+    """Set up if need be; the exit code."""
+    parser = argparse.ArgumentParser(description="Set up .venv for this project; fast when nothing has changed.")
+    parser.add_argument("--quiet", action="store_true", help="say nothing when there is nothing to do")
+    parser.add_argument("--force", action="store_true", help="install again")
+    arguments = parser.parse_args()
+    try:
+        extras = (*EXTRAS, "java") if java_version() < JAVA_MIN else EXTRAS
+        stamp = fingerprint(extras)
+        if not arguments.force and is_current(stamp):
+            if not arguments.quiet:
+                print("setup: nothing to do")
+            return 0
+        set_up(extras)
+        STAMP.write_text(stamp)
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def java_version() -> int:
+    """The major version of the Java that would be run, 0 if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    try:
+        found = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)', found.stderr + found.stdout)
+    return int(match[1]) if match else 0
+
+
+def fingerprint(extras: Sequence[str]) -> str:
+    """What the installation depends on."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {extras} {ROOT}".encode())
+    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", *sorted((ROOT / "proto").rglob("*.proto"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest() + "\n"
+
+
+def is_current(stamp: str) -> bool:
+    """Whether this very thing is installed already."""
+    generated = ROOT / "raftlog" / "wire"
+    return STAMP.exists() and STAMP.read_text() == stamp and python().exists() and generated.is_dir()
+
+
+def python() -> Path:
+    """The interpreter of the virtual environment."""
+    return VENV / "bin" / "python"
+
+
+def set_up(extras: Sequence[str]) -> None:
+    """Make the virtual environment if it is not there, and install."""
+    began = time.monotonic()
+    uv = shutil.which("uv")
+    print(
+        f"setup: Python {sys.version.split()[0]}, {'uv' if uv else 'venv and pip'}, extras {', '.join(extras)}",
+        flush=True,
+    )
+    if not python().exists():
+        make_venv(uv)
+    target = f"{ROOT}[{','.join(extras)}]"
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    print("setup: installing (the first time this downloads some hundred megabytes)", flush=True)
+    if uv:
+        command = [uv, "pip", "install", "--python", str(python()), *constraints, "--editable", target]
+    else:
+        pip = [str(python()), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
+        # Not --quiet: a download of minutes without a word looks like a hang.
+        command = [*pip, "--progress-bar", "on" if sys.stdout.isatty() else "off", *constraints, "--editable", target]
+    run(command, "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)")
+    print(f"setup: done in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def make_venv(uv: str | None) -> None:
+    """Make the virtual environment, from nothing if a broken one is in the way."""
+    if uv:
+        run([uv, "venv", "--clear", "--python", sys.executable, str(VENV)], "uv could not make a virtual environment")
+        return
+    missing = subprocess.run(
+        [sys.executable, "-c", "import venv, ensurepip"], capture_output=True, check=False
+    ).returncode
+    if missing:
+        raise SetupError(
+            "this Python has no venv module; install it (Debian and Ubuntu: apt install python3-venv), or install uv"
+        )
+    run([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make a virtual environment")
+
+
+def run(command: Sequence[str], failure: str) -> None:
+    """Run a command; its output is ours. pip's lines about what it has already are left out."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    }
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.startswith("Requirement already satisfied"):
+            print(f"  {line.rstrip()}", flush=True)
+    if process.wait():
+        raise SetupError(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

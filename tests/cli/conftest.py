@@ -1,0 +1,58 @@
+"""Running command lines in this process, and one real controller for those that need a cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from raftlog.cli.local import LocalCluster
+from raftlog.cli.main import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def raftlog(capsys, monkeypatch):
+    """Run one command line: exit code and output."""
+    for name in ("RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ran(ended.value.code or 0, out, err)
+
+    yield run
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> Iterator[LocalCluster]:
+    """One controller and no broker, as a process of its own."""
+    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "c", controllers=1, brokers=0)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_leader(120)
+        yield made
+    finally:
+        made.delete()

@@ -1,0 +1,96 @@
+"""Every command explains itself, and plugins that are not there do not break the others."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from raftlog.cli.main import GROUP, build
+
+COMMANDS = [
+    ("broker", "run"),
+    ("brokers", "list"),
+    ("config", "check"),
+    ("config", "keys"),
+    ("configs", "alter"),
+    ("configs", "describe"),
+    ("controller", "run"),
+    ("export",),
+    ("image", "show"),
+    ("log", "dump"),
+    ("quorum", "describe"),
+    ("storage", "format"),
+    ("storage", "info"),
+    ("storage", "random-uuid"),
+    ("topics", "create"),
+    ("topics", "delete"),
+    ("topics", "describe"),
+    ("topics", "list"),
+]
+NEED_NO_EXAMPLE = {("config", "keys"), ("storage", "random-uuid")}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_teaches_with_examples(raftlog, command):
+    ran = raftlog(*command, "--help")
+    assert ran.code == 0
+    assert ran.out.startswith("Usage: ")
+    if command not in NEED_NO_EXAMPLE:
+        example = ran.out.split("Examples:")[1]
+        assert f"raftlog {' '.join(command)}" in example
+
+
+@pytest.mark.parametrize(
+    "command", [()] + [command for command in COMMANDS if command not in NEED_NO_EXAMPLE], ids=" ".join
+)
+def test_help_says_the_exit_codes(raftlog, command):
+    assert "Exit codes: 0 done" in raftlog(*command, "--help").out
+
+
+def test_top_level_lists_every_group(raftlog):
+    out = raftlog("--help").out
+    for group in sorted({command[0] for command in COMMANDS}):
+        assert f"\n  {group} " in out
+
+
+def test_version(raftlog):
+    assert raftlog("--version").out.startswith("raftlog ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["quorum", "nope"], ["log", "dump", "--from", "x"], ["config", "check"]]
+)
+def test_wrong_usage_is_code_2(raftlog, arguments):
+    ran = raftlog(*arguments)
+    assert ran.code == 2
+    assert ran.err
+
+
+def plugin(name: str, value: str) -> EntryPoint:
+    return EntryPoint(name=name, value=value, group=GROUP)
+
+
+def test_a_plugin_that_cannot_be_imported_says_what_to_install():
+    app = build(
+        [plugin("replay", "no_such_module.cli:register [replay]"), plugin("config", "raftlog.cli.config:register")]
+    )
+    ran = CliRunner().invoke(app, ["replay", "audit", "--whatever", "x"])
+    assert ran.exit_code == 2
+    assert "No module named 'no_such_module'" in ran.output
+    assert "pip install 'raftlog[replay]'" in ran.output
+    assert CliRunner().invoke(app, ["config", "keys", "--json"]).exit_code == 0
+    assert "Not available" in CliRunner().invoke(app, ["--help"]).output
+
+
+def register_probe(app: typer.Typer) -> None:
+    @app.command("probe")
+    def probe() -> None:
+        typer.echo("here")
+
+
+def test_a_plugin_brings_its_commands():
+    app = build([plugin("probe", f"{__name__}:register_probe")])
+    assert CliRunner().invoke(app, ["probe"]).output == "here\n"

@@ -1,0 +1,119 @@
+"""Commands that need no cluster: storage and config."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+CONTROLLER = """
+process.roles = ["controller"]
+node.id = 1
+cluster.id = "C"
+log.dirs = "data"
+controller.quorum.voters = ["1@127.0.0.1:9093"]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(CONTROLLER)
+    return path
+
+
+def test_random_uuid(raftlog):
+    first, second = (uuid.UUID(raftlog("storage", "random-uuid").out.strip()) for _ in range(2))
+    assert first != second
+
+
+def test_format_and_info(raftlog, config, tmp_path):
+    made = raftlog("storage", "format", "-c", config, "--json")
+    assert made.code == 0
+    assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == ("C", 1, str(tmp_path / "data"))
+    info = raftlog("storage", "info", "-d", tmp_path / "data", "--json")
+    assert info.code == 0
+    assert info.json["directory_id"] == made.json["directory_id"]
+    assert (info.json["log_end_offset"], info.json["vote_epoch"]) == (0, 0)
+    assert "directory id" in raftlog("storage", "info", "-c", config).out
+
+
+def test_format_with_options(raftlog, tmp_path):
+    ran = raftlog("storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d")
+    assert ran.code == 0
+    assert "node 7 of cluster C" in ran.out
+
+
+def test_format_twice_is_refused_unless_asked_to_ignore(raftlog, config):
+    directory_id = raftlog("storage", "format", "-c", config, "--json").json["directory_id"]
+    again = raftlog("storage", "format", "-c", config)
+    assert again.code == 2
+    assert "already formatted" in again.err
+    ignored = raftlog("storage", "format", "-c", config, "--ignore-formatted", "--json")
+    assert (ignored.code, ignored.json["directory_id"]) == (0, directory_id)
+
+
+def test_format_of_another_nodes_directory_is_refused(raftlog, config):
+    raftlog("storage", "format", "-c", config)
+    ran = raftlog("storage", "format", "-c", config, "--set", "cluster.id=D", "--ignore-formatted")
+    assert ran.code == 2
+    assert "'C'" in ran.err
+    assert "'D'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give --config FILE, or --directory, --cluster-id, --node-id"),
+        (("--cluster-id", "C", "--node-id", "0"), "give --config FILE, or --directory"),
+        (("-c", "x.toml", "--node-id", "1"), "not both"),
+        (("-c", "/none.toml"), "cannot read /none.toml"),
+    ],
+)
+def test_format_says_what_is_missing(raftlog, arguments, words):
+    ran = raftlog("storage", "format", *arguments)
+    assert ran.code == 2
+    assert words in ran.err
+
+
+def test_info_of_an_unformatted_directory(raftlog, tmp_path):
+    ran = raftlog("storage", "info", "-d", tmp_path)
+    assert ran.code == 2
+    assert "is not formatted" in ran.err
+
+
+def test_config_check_lists_all_mistakes(raftlog, config):
+    config.write_text(CONTROLLER + 'nonsense = 1\nlog.level = "loud"\n')
+    ran = raftlog("config", "check", config)
+    assert ran.code == 2
+    assert "2 mistakes" in ran.err
+    assert "nonsense: unknown key" in ran.err
+    assert "log.level = 'loud'" in ran.err
+
+
+def test_config_check_shows_what_is_in_force(raftlog, config, monkeypatch):
+    monkeypatch.setenv("RAFTLOG_LOG_LEVEL", "debug")
+    values = raftlog("config", "check", config, "--json").json
+    assert values["log.level"] == "debug"
+    assert values["controller.quorum.voters"] == ["1@127.0.0.1:9093"]
+    assert "without mistakes" in raftlog("config", "check", config).out
+
+
+def test_config_keys(raftlog):
+    rows = raftlog("config", "keys", "--json").json
+    by_key = {row["key"]: row for row in rows}
+    assert by_key["broker.session.timeout.ms"]["default"] == "9000"
+    assert by_key["broker.session.timeout.ms"]["unit"] == "ms"
+    assert "node.id" in raftlog("config", "keys").out
+
+
+def test_a_node_of_the_wrong_role_says_which_command(raftlog, config):
+    ran = raftlog("broker", "run", "-c", config)
+    assert ran.code == 2
+    assert "raftlog controller run" in ran.err
+
+
+def test_a_node_on_an_unformatted_directory_says_so(raftlog, config):
+    ran = raftlog("controller", "run", "-c", config)
+    assert ran.code == 2
+    assert "raftlog storage format" in ran.err

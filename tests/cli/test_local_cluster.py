@@ -1,0 +1,125 @@
+"""The generated cluster and its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+from raftlog.cli.exits import FailedError
+from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.cli.processes import Daemons
+from raftlog.config import load_config
+from raftlog.errors import ConfigError
+from raftlog.storage.meta_file import read_identity
+
+
+def test_generate_writes_valid_configurations_and_formats(tmp_path):
+    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=2, settings={"broker.session.timeout.ms": 5000})
+    cluster.generate()
+    assert [node.name for node in cluster.nodes] == [
+        "controller-1",
+        "controller-2",
+        "controller-3",
+        "broker-4",
+        "broker-5",
+    ]
+    assert len({port for node in cluster.nodes for port in (node.port, node.http_port)}) == 10
+    for node in cluster.nodes:
+        config = load_config(cluster.config_path(node.name), environment={})
+        assert (config.role, config.node_id, config.listener.port) == (node.role, node.node_id, node.port)
+        identity = read_identity(config.directory)
+        assert (identity.cluster_id, identity.node_id) == (cluster.cluster_id, node.node_id)
+    assert load_config(cluster.config_path("controller-1"), environment={}).settings.broker_session_timeout_ms == 5000
+
+
+def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path):
+    first = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    first.generate()
+    second = LocalCluster(tmp_path / "c")
+    second.generate()
+    assert (second.cluster_id, second.nodes) == (first.cluster_id, first.nodes)
+    added = second.add_broker()
+    assert (added.name, LocalCluster(tmp_path / "c").brokers) == ("broker-2", [added])
+    with pytest.raises(ConfigError, match="no node 'broker-9'"):
+        second.node("broker-9")
+
+
+def test_base_port(tmp_path):
+    cluster = LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500)
+    cluster.generate()
+    added = cluster.add_broker()
+    assert [node.port for node in cluster.nodes] == [20500, 20501, added.port]
+    assert {added.port, added.http_port} == {20504, 20505}
+
+
+def test_free_ports_are_different_and_free():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[0]))
+
+
+def test_a_node_that_ends_at_once_is_told_with_its_log(tmp_path):
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    path = cluster.config_path("controller-1")
+    path.write_text(path.read_text() + "nonsense = 1\n")
+    cluster.start_controllers()
+    with pytest.raises(FailedError, match="nonsense: unknown key"):
+        cluster.wait_ready(["controller-1"], 120)
+    with pytest.raises(FailedError, match="nonsense: unknown key"):
+        cluster.wait_leader(120)
+
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+DEAF = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)",
+]
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path):
+    daemons = Daemons(tmp_path)
+    daemons.start("sleeper", SLEEPER, dict(os.environ))
+    daemons.start("deaf", DEAF, dict(os.environ))
+    wait_until(lambda: "deaf" in daemons.tail("deaf"))
+    pids = [daemons.pid("sleeper"), daemons.pid("deaf")]
+    assert None not in pids
+    assert daemons.stop(["sleeper", "deaf"], 1.0) == ["deaf"]
+    assert [daemons.pid("sleeper"), daemons.pid("deaf")] == [None, None]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not list(tmp_path.glob("*.pid"))
+
+
+def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_path):
+    ours = Daemons(tmp_path)
+    pid = ours.start("sleeper", SLEEPER, dict(os.environ))
+    theirs = Daemons(tmp_path)
+    assert theirs.pid("sleeper") == pid
+    assert theirs.signal("sleeper", signal.SIGSTOP)
+    assert ours.stop(["sleeper"], 60) == []
+    assert theirs.pid("sleeper") is None
+
+
+def test_a_reused_pid_is_not_ours(tmp_path):
+    daemons = Daemons(tmp_path)
+    (tmp_path / "other.pid").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
+    assert daemons.pid("other") is None
+    assert not daemons.signal("other", signal.SIGKILL)
+    (tmp_path / "broken.pid").write_text("")
+    assert daemons.pid("broken") is None
