@@ -97,9 +97,14 @@ class LaoTracker:
         if base_offset != self._log_end:
             raise ValueError(f"batch at offset {base_offset} does not follow the log end {self._log_end}")
         self._log_end = base_offset + len(records)
+        changed = False
         for record in records:
             if record.type in _REGISTRATION_TYPES:
                 self._registration_changed(record.type, record.message, self._log_end)
+                changed = True
+        if changed:
+            # Whoever joins an empty set raises both minima at once: the next to join is measured by them.
+            self._advance()
 
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed: memberships end, parked reports count.

@@ -1,0 +1,217 @@
+"""Rules of LAO dropped or bent, one at a time: what the model must catch."""
+
+from __future__ import annotations
+
+from lao_model import Answer, Entry, ModelBroker
+
+from controller.lao import LaoTracker
+
+
+def drop(tracker: LaoTracker, broker) -> None:
+    """End a membership at once."""
+    broker.member, broker.leaves_at = False, -1
+    tracker._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+    tracker._by_told.remove((broker.told, broker.broker_id, broker.epoch))
+
+
+class IgnoresTail(LaoTracker):
+    """Who is unfenced is taken from the committed image and its own proposals."""
+
+    def _set_fenced(self, broker, fenced, batch_end):
+        if batch_end < 0 or batch_end > self.epoch_start_offset:
+            super()._set_fenced(broker, fenced, batch_end)
+
+
+class FencesWhenProposed(LaoTracker):
+    def _set_fenced(self, broker, fenced, batch_end):
+        super()._set_fenced(broker, fenced, batch_end)
+        if fenced and broker.member:
+            drop(self, broker)
+
+
+class NeverEndsMembership(LaoTracker):
+    def _end_membership(self, broker):
+        broker.leaves_at = -1
+
+
+class FenceOutlivesUnfence(LaoTracker):
+    """fence, unfence: the commit of the fence ends the membership all the same."""
+
+    def committed(self, high_watermark):
+        for leaves_at, broker in self._leaving:
+            if broker.member and leaves_at <= high_watermark:
+                broker.leaves_at = leaves_at
+        super().committed(high_watermark)
+
+
+class UnfencesWhenCommitted(LaoTracker):
+    def __init__(self, epoch, epoch_start_offset):
+        super().__init__(epoch, epoch_start_offset)
+        self.later = []
+
+    def _set_fenced(self, broker, fenced, batch_end):
+        if fenced or batch_end < 0:
+            super()._set_fenced(broker, fenced, batch_end)
+            self.later = [(at, other) for at, other in self.later if other is not broker]
+        else:
+            self.later.append((batch_end, broker))
+
+    def committed(self, high_watermark):
+        super().committed(high_watermark)
+        while self.later and self.later[0][0] <= self._high_watermark:
+            _, broker = self.later.pop(0)
+            super()._set_fenced(broker, False, 0)
+
+
+class NeverParks(LaoTracker):
+    def _park(self, broker, applied, told):
+        self._count(broker, applied, told)
+        self._advance()
+
+
+class FollowersHighWatermarkCounts(LaoTracker):
+    """What was known as committed at the claim unparks reports before the first commit of this epoch."""
+
+    def committed(self, high_watermark):
+        start, self.epoch_start_offset = self.epoch_start_offset, -1
+        super().committed(high_watermark)
+        self.epoch_start_offset = start
+
+
+class TakesReportsOfOlderEpochs(LaoTracker):
+    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+        super().report(broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, told)
+
+
+class DeposedTakesNewerReports(LaoTracker):
+    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+        super().report(broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, told)
+
+
+class TakesReportsOfOtherBrokerEpochs(LaoTracker):
+    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+        broker = self._current.get(broker_id)
+        super().report(broker_id, broker.epoch if broker else -1, controller_epoch, applied, told)
+
+
+class KnowsBeforeAllReported(LaoTracker):
+    def _advance(self):
+        heard = [key[0] for key in self._by_applied if key[0] >= 0]
+        self._floor = max(self._floor, min(heard, default=-1))
+        self._told_floor = max(self._told_floor, self.min_told)
+
+    @property
+    def lao(self):
+        return self._floor
+
+
+class FallsWithItsMembers(LaoTracker):
+    """LAO is the minimum of the last reports, whatever was said before."""
+
+    def _count(self, broker, applied, told):
+        if applied < broker.applied and broker.member:
+            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+            self._by_applied.add((applied, broker.broker_id, broker.epoch))
+            broker.applied = applied
+        super()._count(broker, applied, told)
+
+    def _advance(self):
+        super()._advance()
+        if self._by_applied:
+            self._floor = self._by_applied[0][0]
+
+
+class EmptySetIsInfinite(LaoTracker):
+    @property
+    def lao(self):
+        return super().lao if self._by_applied else 2**63 - 1
+
+
+class JoinsWithoutApplied(LaoTracker):
+    def may_join(self, broker_id):
+        broker = self._current.get(broker_id)
+        if broker is None:
+            return False
+        applied, broker.applied = broker.applied, 1 << 62
+        answer = super().may_join(broker_id)
+        broker.applied = applied
+        return answer
+
+
+class JoinsBelowLao(LaoTracker):
+    """The first record of the epoch is enough."""
+
+    def may_join(self, broker_id):
+        broker = self._current.get(broker_id)
+        return (
+            broker is not None
+            and broker.applied >= self.epoch_start_offset
+            and (self._floor < 0 or broker.told >= (self._told_floor if self._by_told else self._floor))
+        )
+
+
+class JoinsBelowEpochStart(LaoTracker):
+    def may_join(self, broker_id):
+        start, self.epoch_start_offset = self.epoch_start_offset, -1
+        answer = super().may_join(broker_id)
+        self.epoch_start_offset = start
+        return answer and self.applied_of(broker_id) >= 0
+
+
+class JoinsUntold(LaoTracker):
+    def may_join(self, broker_id):
+        broker = self._current.get(broker_id)
+        return broker is not None and broker.applied >= max(self._floor, self.epoch_start_offset)
+
+
+class ListensToDeposed(ModelBroker):
+    """Takes answers from controllers below the highest epoch it has seen, and reports under the last one."""
+
+    def answered(self, answer: Answer, log: list[Entry], end: int) -> bool:
+        self.seen = answer.controller_epoch
+        return super().answered(answer, log, end)
+
+
+class ReportsUnderOlderEpochs(ModelBroker):
+    """Ignores the answers of older controllers, but goes on reporting to them."""
+
+    def report(self):
+        self.reports = getattr(self, "reports", 0) + 1
+        return super().report()._replace(controller_epoch=max(1, self.seen - self.reports % 2))
+
+
+class ReadsFromOldTold(ModelBroker):
+    """A told LAO stays good whoever unfences the broker."""
+
+    def repeatable(self):
+        return self.told
+
+
+TRACKERS: list[type[LaoTracker]] = [
+    IgnoresTail,
+    FencesWhenProposed,
+    NeverEndsMembership,
+    FenceOutlivesUnfence,
+    UnfencesWhenCommitted,
+    NeverParks,
+    FollowersHighWatermarkCounts,
+    TakesReportsOfOlderEpochs,
+    DeposedTakesNewerReports,
+    TakesReportsOfOtherBrokerEpochs,
+    KnowsBeforeAllReported,
+    FallsWithItsMembers,
+    EmptySetIsInfinite,
+    JoinsWithoutApplied,
+    JoinsBelowLao,
+    JoinsBelowEpochStart,
+    JoinsUntold,
+]
+BROKERS: list[type[ModelBroker]] = [ListensToDeposed, ReportsUnderOlderEpochs, ReadsFromOldTold]
+FIRST_SEED: dict[type, int] = {
+    DeposedTakesNewerReports: 115,
+    TakesReportsOfOtherBrokerEpochs: 435,
+    JoinsBelowEpochStart: 225,
+    ListensToDeposed: 115,
+    ReportsUnderOlderEpochs: 625,
+}
+"""Where to begin the hunt: shortly before a world known to tell the story, for the sake of time alone."""

@@ -1,0 +1,435 @@
+"""The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the answers it gives."""
+
+import pytest
+
+from controller.lao import LaoTracker
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+A, B, C = 1, 2, 3
+NO_OP = record(pb.NoOpRecord())
+
+
+def register(broker_id: int, epoch: int, *, fenced: bool = True, version: int = 1) -> Record:
+    return record(
+        pb.RegisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced, registration_version=version)
+    )
+
+
+def change(broker_id: int, epoch: int, **fields: bool) -> Record:
+    return record(pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, **fields))
+
+
+def unregister(broker_id: int) -> Record:
+    return record(pb.UnregisterBrokerRecord(broker_id=broker_id))
+
+
+def fold(*batches: list[Record]) -> Image:
+    builder = ImageBuilder(Image())
+    for records in batches:
+        builder.apply_batch(records, base_offset=builder.offset + 1, epoch=1, timestamp_ms=0)
+    return builder.snapshot()
+
+
+def claim(image: Image, *tail: list[Record], epoch: int = 2) -> LaoTracker:
+    """A controller that has just claimed: the committed image, the tail, and its own first record."""
+    base = image.offset + 1
+    tracker = LaoTracker(epoch, base + sum(len(records) for records in tail))
+    tracker.seed(image)
+    for records in (*tail, [NO_OP]):
+        tracker.proposed(records, base)
+        base += len(records)
+    return tracker
+
+
+def three(*unfenced: int) -> Image:
+    """Brokers A, B and C registered at offsets 0, 1 and 2."""
+    return fold([register(b, b - 1, fenced=b not in unfenced) for b in (A, B, C)])
+
+
+def said(tracker: LaoTracker, broker_id: int, applied: int, told: int = -1, *, epoch: int | None = None) -> None:
+    """A report of broker A, B or C as registered by ``three``, under the tracker's epoch unless told otherwise."""
+    tracker.report(broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, told)
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_lao_is_the_lowest_applied_offset_of_the_members() -> None:
+    tracker = claim(three(A, B))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, A, 9)
+    assert tracker.lao == -1
+    said(tracker, B, 5)
+    assert tracker.lao == 5
+    said(tracker, C, 4)
+    assert tracker.lao == 5, "C is fenced"
+    said(tracker, B, 8)
+    assert tracker.lao == 8
+    assert tracker.applied_of(C) == 4
+
+
+def test_reports_of_another_controller_epoch_do_not_count() -> None:
+    """A deposed controller's LAO would rise above what the new one has announced."""
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3, epoch=3)
+    said(tracker, A, 3, epoch=1)
+    assert tracker.applied_of(A) == -1
+    said(tracker, A, 3)
+    assert tracker.lao == 3
+
+
+def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
+    """After a failover correct reports are ahead of the new high watermark."""
+    tracker = claim(three(A), [NO_OP] * 4)
+    said(tracker, A, 5, told=4)
+    assert (tracker.lao, tracker.applied_of(A), tracker.told_of(A)) == (-1, -1, -1)
+    tracker.committed(8)
+    assert (tracker.lao, tracker.min_told) == (5, 4)
+    said(tracker, A, 8)
+    assert tracker.lao == 5
+    tracker.proposed([NO_OP] * 2, 8)
+    tracker.committed(9)
+    assert tracker.lao == 8
+
+
+def test_a_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(5)
+    said(tracker, A, 6)
+    said(tracker, A, 8)
+    said(tracker, A, 4)
+    assert tracker.lao == 4
+    tracker.committed(9)
+    assert tracker.lao == 8
+
+
+def test_before_the_own_epoch_commit_nothing_is_known_as_committed() -> None:
+    """B's fencing was committed, LAO went on to 6 without B; the new controller knows only the image before it."""
+    tracker = claim(three(A, B), [NO_OP], [change(B, 1, fenced=True)], [NO_OP] * 3)
+    assert tracker.epoch_start_offset == 8
+    tracker.committed(3)
+    said(tracker, A, 2)
+    said(tracker, B, 2)
+    assert tracker.lao == -1
+    assert "committed" in tracker.unknown_reason
+    said(tracker, A, 6)
+    tracker.committed(8)
+    assert tracker.lao == -1
+    tracker.committed(9)
+    assert tracker.lao == 6
+    assert tracker.members == [A]
+
+
+def test_unknown_until_every_member_has_reported_in_this_epoch() -> None:
+    tracker = claim(three(A, B, C))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    assert tracker.lao == -1
+    assert tracker.unknown_reason == "brokers [2, 3] have not reported in controller epoch 2"
+    said(tracker, B, 3)
+    said(tracker, C, 3)
+    assert tracker.lao == 3
+    assert tracker.unknown_reason == ""
+
+
+def test_reports_are_monotone_for_one_broker_epoch() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, A, 7, told=6)
+    said(tracker, A, 5, told=3)
+    assert (tracker.lao, tracker.min_told) == (7, 6)
+
+
+def test_reports_count_for_the_registered_broker_epoch_only() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([register(A, 4)], 4)
+    tracker.committed(5)
+    tracker.report(A, 3, 2, 4, -1)
+    tracker.report(A, 0, 2, 4, -1)
+    assert tracker.applied_of(A) == -1
+    tracker.report(A, 4, 2, 4, 3)
+    assert (tracker.applied_of(A), tracker.told_of(A)) == (4, 3)
+
+
+# --- who counts -------------------------------------------------------------------------------------------------------
+
+
+def test_the_images_between_the_batches_of_the_tail_count() -> None:
+    """Tail: unfence B, fence B. Neither the committed nor the pending image shows B."""
+    tracker = claim(three(A), [change(B, 1, fenced=False)], [change(B, 1, fenced=True)])
+    assert tracker.members == [A, B]
+    said(tracker, A, 5)
+    tracker.committed(6)
+    assert tracker.members == [A]
+    assert tracker.lao == 5
+
+
+def test_a_broker_counts_from_the_proposal_of_its_unfencing() -> None:
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    said(tracker, B, 3)
+    tracker.proposed([change(B, 1, fenced=False)], 4)
+    assert tracker.members == [A, B]
+    tracker.committed(5)
+    said(tracker, A, 4)
+    assert tracker.lao == 3
+
+
+def test_a_broker_counts_until_the_commit_of_its_fencing() -> None:
+    tracker = claim(three(A, B))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    said(tracker, B, 3)
+    tracker.proposed([change(B, 1, fenced=True), NO_OP], 4)
+    tracker.committed(5)
+    assert tracker.members == [A, B], "the batch is not committed as a whole"
+    said(tracker, A, 4)
+    assert tracker.lao == 3
+    tracker.committed(6)
+    assert tracker.members == [A]
+    assert tracker.lao == 4
+
+
+def test_an_unfencing_above_a_fencing_keeps_the_membership() -> None:
+    tracker = claim(three(A, B))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    said(tracker, B, 3)
+    for offset, fenced in ((4, True), (5, False), (6, True)):
+        tracker.proposed([change(B, 1, fenced=fenced)], offset)
+    tracker.committed(5)
+    assert tracker.members == [A, B]
+    tracker.committed(6)
+    assert tracker.members == [A, B]
+    tracker.committed(7)
+    assert tracker.members == [A]
+
+
+def test_the_first_of_two_endings_counts() -> None:
+    tracker = claim(three(A, B))
+    tracker.proposed([change(B, 1, fenced=True)], 4)
+    tracker.proposed([unregister(B)], 5)
+    tracker.committed(5)
+    assert tracker.members == [A]
+    said(tracker, B, 3)
+    assert (tracker.applied_of(B), tracker.may_join(B)) == (-1, False)
+
+
+@pytest.mark.parametrize("ending", [unregister(B), register(B, 4)])
+def test_a_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: Record) -> None:
+    tracker = claim(three(A, B))
+    tracker.committed(4)
+    tracker.proposed([ending, NO_OP], 4)
+    said(tracker, A, 3)
+    assert tracker.lao == -1
+    said(tracker, B, 2)
+    assert tracker.lao == 2, "the old process still reads, and reports"
+    tracker.committed(6)
+    assert tracker.members == [A]
+    assert tracker.lao == 3
+    said(tracker, B, 3)
+    assert tracker.applied_of(B) == -1
+
+
+def test_two_registrations_of_a_broker_may_count_at_once() -> None:
+    """The tail replaces B and unfences its successor: the committed image shows the one, the log end the other."""
+    tracker = claim(three(A, B), [register(B, 3)], [change(B, 3, fenced=False)])
+    said(tracker, A, 5)
+    tracker.report(B, 1, 2, 0, -1)
+    tracker.report(B, 3, 2, 4, -1)
+    assert tracker.members == [A, B]
+    tracker.committed(6)
+    assert tracker.members == [A, B]
+    assert tracker.lao == 4
+
+
+def test_the_same_registration_again_keeps_what_was_reported() -> None:
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    tracker.proposed([register(A, 0, fenced=False)], 4)
+    assert (tracker.lao, tracker.members) == (3, [A])
+
+
+def test_a_parked_report_of_a_forgotten_registration_is_forgotten() -> None:
+    tracker = claim(three(A, B))
+    said(tracker, C, 3)
+    tracker.proposed([register(C, 4)], 4)
+    tracker.proposed([unregister(B)], 5)
+    said(tracker, B, 5)
+    tracker.committed(6)
+    assert tracker.applied_of(C) == tracker.applied_of(B) == -1
+    assert tracker.members == [A]
+
+
+def test_controlled_shutdown_still_counts() -> None:
+    tracker = claim(three(A, B))
+    tracker.proposed([change(B, 1, in_controlled_shutdown=True)], 4)
+    tracker.committed(5)
+    assert tracker.members == [A, B]
+
+
+def test_lao_stands_still_without_members() -> None:
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    tracker.proposed([change(A, 0, fenced=True)], 4)
+    tracker.proposed([NO_OP] * 5, 5)
+    tracker.committed(10)
+    assert tracker.members == []
+    assert tracker.lao == 3
+    assert (tracker.min_told, tracker.held_back_by()) == (-1, [])
+
+
+def test_lao_is_unknown_without_members_from_the_start() -> None:
+    tracker = claim(three())
+    tracker.committed(4)
+    assert tracker.lao == -1
+    assert tracker.unknown_reason == "no broker is unfenced"
+
+
+def test_a_legacy_member_makes_lao_unknown_and_is_named() -> None:
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    tracker.proposed([register(C, 4, version=0)], 4)
+    assert tracker.lao == 3
+    assert tracker.may_join(C)
+    tracker.proposed([change(C, 4, fenced=False)], 5)
+    tracker.committed(6)
+    tracker.report(C, 4, 2, 5, 5)
+    said(tracker, A, 5)
+    assert tracker.lao == -1
+    assert tracker.unknown_reason == "brokers [3] have a legacy registration, which reports no applied offset"
+    tracker.proposed([change(C, 4, fenced=True)], 6)
+    tracker.committed(7)
+    assert tracker.lao == 5
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+def test_joining_needs_lao_applied() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, A, 7)
+    said(tracker, B, 6)
+    assert not tracker.may_join(B)
+    said(tracker, B, 7)
+    assert tracker.may_join(B)
+    assert not tracker.may_join(9)
+
+
+def test_joining_needs_the_first_record_of_the_epoch_applied() -> None:
+    """LAO is not known yet: only what lies above all that earlier controllers announced is safe."""
+    tracker = claim(three(A), [NO_OP] * 3)
+    tracker.committed(7)
+    said(tracker, B, 5)
+    assert not tracker.may_join(B)
+    said(tracker, B, 6)
+    assert tracker.may_join(B)
+
+
+def test_joining_needs_to_have_been_told_what_the_members_were() -> None:
+    """Members were told 5 and a write was answered visible; B, told 3 while it was fenced, would read from 3."""
+    tracker = claim(three(A))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, A, 9, told=5)
+    said(tracker, B, 9, told=4)
+    assert not tracker.may_join(B)
+    said(tracker, B, 9, told=5)
+    assert tracker.may_join(B)
+
+
+def test_a_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, A, 9, told=5)
+    tracker.proposed([register(C, 10, fenced=False, version=0)], 10)
+    assert tracker.min_told == -1
+    said(tracker, B, 9, told=3)
+    assert not tracker.may_join(B)
+
+
+def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
+    tracker = claim(three(A))
+    tracker.proposed([change(A, 0, fenced=True)], 4)
+    tracker.proposed([NO_OP] * 5, 5)
+    tracker.committed(4)
+    said(tracker, A, 3)
+    tracker.committed(10)
+    said(tracker, B, 9, told=2)
+    assert not tracker.may_join(B)
+    said(tracker, B, 9, told=3)
+    assert tracker.may_join(B)
+
+
+def test_the_first_of_an_empty_set_binds_the_next() -> None:
+    """Both are unfenced in one turn: what the first was told may be answered visible before the second says more."""
+    tracker = claim(three(C))
+    tracker.proposed([change(C, 2, fenced=True)], 4)
+    tracker.proposed([NO_OP] * 5, 5)
+    tracker.committed(4)
+    said(tracker, C, 3)
+    tracker.committed(10)
+    said(tracker, A, 9, told=5)
+    said(tracker, B, 9, told=3)
+    assert tracker.may_join(B)
+    tracker.proposed([change(A, 0, fenced=False)], 10)
+    assert tracker.min_told == 5
+    assert not tracker.may_join(B)
+    said(tracker, B, 9, told=5)
+    assert tracker.may_join(B)
+
+
+def test_joining_while_lao_is_unknown_needs_no_told() -> None:
+    """What earlier epochs told counts for nothing at a broker that this epoch unfences: that is the broker's rule."""
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, B, 3)
+    assert tracker.may_join(B)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_writers_learn_whom_they_wait_for() -> None:
+    tracker = claim(three(A, B, C))
+    tracker.proposed([NO_OP] * 6, 4)
+    tracker.committed(10)
+    said(tracker, C, 5, told=4)
+    said(tracker, A, 9, told=5)
+    assert tracker.held_back_by() == [B]
+    said(tracker, B, 5, told=5)
+    assert tracker.held_back_by() == [B, C]
+    assert tracker.waiting_for_applied(5) == []
+    assert tracker.waiting_for_applied(6) == [B, C]
+    assert tracker.waiting_for_told(5) == [C]
+    assert tracker.waiting_for_told(6) == [A, B, C]
+    assert list(tracker.applied_offsets()) == [(A, 0, 9), (B, 1, 5), (C, 2, 5)]
+    for broker in (B, C):
+        said(tracker, broker, 9)
+    assert tracker.held_back_by() == []
+
+
+def test_at_most_a_hundred_brokers_are_named() -> None:
+    tracker = claim(fold([register(b, b, fenced=False) for b in range(250)]))
+    assert tracker.waiting_for_applied(0) == tracker.waiting_for_told(0) == list(range(100))
+
+
+def test_a_batch_left_out_is_refused() -> None:
+    tracker = claim(three(A))
+    with pytest.raises(ValueError, match="offset 5 does not follow the log end 4"):
+        tracker.proposed([NO_OP], 5)
+    tracker.proposed([NO_OP], 4)
