@@ -55,18 +55,26 @@ class LogMaker:
     def leader(self, leader_id: int = 1) -> bytes:
         return self.append(rec.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3]))
 
-    def register(self, broker_id: int, incarnation: str = "i-1", *, fenced: bool = True, directory: str = "d") -> int:
+    def register(
+        self,
+        broker_id: int,
+        incarnation: str = "i-1",
+        *,
+        fenced: bool = True,
+        endpoint: tuple[str, int] | None = None,
+    ) -> int:
         """Append a registration; returns the broker epoch."""
         epoch = self.end
+        host, port = endpoint or (f"b{broker_id}", 9092)
         self.append(
             rec.RegisterBrokerRecord(
                 broker_id=broker_id,
                 incarnation_id=incarnation,
                 broker_epoch=epoch,
-                end_points=[rec.Listener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
+                end_points=[rec.Listener(name="PLAINTEXT", host=host, port=port)],
                 fenced=fenced,
                 registration_version=1,
-                process=rec.ProcessProof(boot_id="boot", directory_id=directory, lock_device=1, lock_inode=2),
+                process=rec.ProcessProof(boot_id="boot", directory_id="d", lock_device=1, lock_inode=2),
             )
         )
         return epoch

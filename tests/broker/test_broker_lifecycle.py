@@ -19,9 +19,7 @@ class Life:
     def __init__(self, **settings: int) -> None:
         self.now = 100.0
         self.settings = LifecycleSettings(**settings)
-        self.it = Lifecycle(
-            self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now
-        )
+        self.it = Lifecycle(self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now)
 
     def poll(self):
         return self.it.poll(self.now)
@@ -38,7 +36,9 @@ class Life:
     def ok(self, *, should_shut_down: bool = False) -> None:
         self.it.heartbeat_answered(self.now, should_shut_down=should_shut_down)
 
-    def image(self, offset: int, *, epoch: int = EPOCH, incarnation: str = MINE, fenced: bool = True, gone: bool = False):
+    def image(
+        self, offset: int, *, epoch: int = EPOCH, incarnation: str = MINE, fenced: bool = True, gone: bool = False
+    ):
         log = LogMaker()
         while log.end < epoch:
             log.leader()

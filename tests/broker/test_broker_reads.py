@@ -76,9 +76,7 @@ def test_describe_cluster() -> None:
 
 def describe(log: LogMaker, kind: int, name: str, *keys: str) -> pb.DescribeConfigsResult:
     resource = pb.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    (result,) = reads.describe_configs(
-        log.image(log.last), pb.DescribeConfigsRequest(resources=[resource])
-    ).results
+    (result,) = reads.describe_configs(log.image(log.last), pb.DescribeConfigsRequest(resources=[resource])).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 

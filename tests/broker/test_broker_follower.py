@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from broker_log import LogMaker
+
+from broker.follower import FollowerEvents, FollowerSettings, MetadataFollower
+from broker.view import View
+from raftlog.errors import ErrorCode, FatalError
+from raftlog.transport.api import Conversation, LinkClosedError
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
+from simulation.loop import run
+
+ME = 7
+CLUSTER = "c-1"
+
+
+class HandLink:
+    """A link whose other end is the test."""
+
+    def __init__(self, transport: HandTransport, address: str) -> None:
+        self.transport, self.peer, self.sent, self.open = transport, address, [], True
+
+    def send(self, message: Any) -> None:
+        if not self.open:
+            raise LinkClosedError("closed")
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        if self.open:
+            self.open = False
+            asyncio.get_running_loop().call_soon(self.transport.handler.closed, self, reason)
+
+
+class HandDialer:
+    def __init__(self) -> None:
+        self.link: HandLink | None = None
+
+    def close(self) -> None:
+        if self.link is not None:
+            self.link.close()
+
+
+class HandTransport:
+    """Connects at once to every address that is up."""
+
+    def __init__(self) -> None:
+        self.up = {"a:1", "b:1", "c:1"}
+        self.dialled: list[str] = []
+        self.handler: Any = None
+        self.link: HandLink | None = None
+
+    def dial(self, address: str, conversation: Conversation, handler: Any) -> HandDialer:
+        assert conversation is Conversation.OBSERVER
+        self.handler = handler
+        self.dialled.append(address)
+        dialer = HandDialer()
+        if address in self.up:
+            asyncio.get_running_loop().call_soon(self._open, dialer, address)
+        return dialer
+
+    def _open(self, dialer: HandDialer, address: str) -> None:
+        self.link = dialer.link = HandLink(self, address)
+        self.handler.opened(self.link)
+
+
+class Stage:
+    def __init__(self, *, max_bytes: int = 1 << 30) -> None:
+        self.transport, self.log = HandTransport(), LogMaker()
+        self.view = View(ME, max_bytes=max_bytes)
+        self.epoch = -1
+        self.moved: list[int] = []
+        self.generations: list[int] = []
+        self.failures: list[FatalError] = []
+        self.follower = MetadataFollower(
+            self.transport,  # type: ignore[arg-type]
+            ["a:1", "b:1", "c:1"],
+            self.view,
+            FollowerEvents(
+                lambda: self.moved.append(self.view.applied),
+                lambda: self.generations.append(self.view.generation),
+                self.failures.append,
+            ),
+            cluster_id=CLUSTER,
+            broker_id=ME,
+            broker_epoch=lambda: self.epoch,
+            settings=FollowerSettings(),
+            rng=random.Random(1),
+        )
+
+    @property
+    def link(self) -> HandLink:
+        assert self.transport.link is not None
+        return self.transport.link
+
+    async def begin(self) -> Stage:
+        self.follower.start()
+        await settle()
+        return self
+
+    def reply(self, *, link: HandLink | None = None, **fields: Any) -> None:
+        """Answer with what is committed, unless the test says otherwise."""
+        fields = {
+            "controller_epoch": 1,
+            "cluster_id": CLUSTER,
+            "leader_id": 1,
+            "high_watermark": self.log.end,
+            "lowest_acknowledged_offset": -1,
+            "records": self.log.since(self.view.applied + 1),
+        } | fields
+        target = link or self.link
+        self.follower.received(target, [pb.MetadataFetchResponse(**fields)])
+
+    def refuse(self, code: ErrorCode, **fields: Any) -> None:
+        error = common_pb2.Error(error_code=code, error_message="no")
+        self.reply(error=error, records=b"", high_watermark=-1, **fields)
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: int) -> None:
+    async def main() -> None:
+        stage = await Stage(**kwargs).begin()
+        await test(stage)
+        stage.follower.close()
+
+    run(main())
+
+
+def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> None:
+    async def test(stage: Stage) -> None:
+        first = stage.link.sent[0]
+        assert (first.fetch_offset, first.applied_offset, first.broker_epoch, first.generation) == (0, -1, -1, -1)
+        assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (CLUSTER, ME, -1)
+        assert first.max_wait_ms > 0
+        stage.log.leader()
+        stage.log.config("1")
+        stage.epoch = 33
+        stage.reply(controller_epoch=4, lowest_acknowledged_offset=0, generation=2)
+        second = stage.link.sent[1]
+        assert (second.fetch_offset, second.applied_offset, second.broker_epoch) == (2, 1, 33)
+        assert (second.controller_epoch, second.told_lowest_acknowledged_offset, second.high_watermark) == (4, 0, 2)
+        assert second.generation == 2
+        assert stage.moved == [1]
+        stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
+        assert stage.link.sent[2].told_lowest_acknowledged_offset == 1, "LAO alone moves on too"
+        assert len(stage.link.sent) == 3, "one fetch outstanding"
+
+    staged(test)
+
+
+def test_an_answer_nobody_asked_for_changes_nothing() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        old = stage.link
+        old.close("cut")
+        await asyncio.sleep(0.1)
+        assert stage.link is not old
+        stage.reply(link=old)
+        assert stage.view.applied == -1
+        stage.refuse(ErrorCode.NOT_CONTROLLER)
+        stage.reply()
+        assert stage.view.applied == -1, "nothing is outstanding in the pause"
+
+    staged(test)
+
+
+def test_after_a_lost_link_it_asks_elsewhere_from_the_applied_offset_on() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply()
+        stage.link.close("cut")
+        await asyncio.sleep(0.1)
+        assert stage.transport.dialled == ["a:1", "b:1"]
+        assert stage.link.sent[0].fetch_offset == 1
+
+    staged(test)
+
+
+def test_a_deposed_controllers_answer_is_ignored() -> None:
+    """[A deposed controller's LAO would rise above what the new one has announced.]"""
+
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply(controller_epoch=5, lowest_acknowledged_offset=0)
+        stage.log.config("x")
+        stage.reply(controller_epoch=4, lowest_acknowledged_offset=1)
+        assert (stage.view.applied, stage.view.told, stage.view.controller_epoch) == (0, 0, 5)
+        await asyncio.sleep(0.1)
+        assert stage.transport.dialled[-1] == "b:1"
+
+    staged(test)
+
+
+@pytest.mark.parametrize("damage", ["flip", "gap", "cut", "uncommitted"])
+def test_a_bad_chunk_is_dropped_whole_and_fetched_again(damage: str) -> None:
+    async def test(stage: Stage) -> None:
+        for n in range(4):
+            stage.log.config(str(n))
+        good = stage.log.since(0)
+        if damage == "flip":
+            stage.reply(records=good[:-1] + bytes([good[-1] ^ 1]))
+        elif damage == "gap":
+            stage.reply(records=stage.log.since(1))
+        elif damage == "cut":
+            stage.reply(records=good[:-3])
+        else:
+            stage.reply(high_watermark=2)
+        assert (stage.view.applied, stage.moved, stage.failures) == (-1, [], [])
+        await asyncio.sleep(0.1)
+        assert stage.link.sent[-1].fetch_offset == 0
+        stage.reply()
+        assert stage.view.applied == 3
+
+    staged(test)
+
+
+def test_hints_lead_to_the_controller() -> None:
+    async def test(stage: Stage) -> None:
+        stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=3, leader_endpoint="c:1")
+        await settle()
+        assert stage.transport.dialled == ["a:1", "c:1"]
+        stage.log.leader()
+        stage.reply()
+        assert stage.view.applied == 0
+
+    staged(test)
+
+
+def test_without_a_leader_it_goes_round_with_pauses() -> None:
+    async def test(stage: Stage) -> None:
+        asked = 0
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < begun + 5:
+            if stage.link.open and stage.link.sent:
+                asked += 1
+                stage.link.sent.clear()
+                stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=-1)
+            await asyncio.sleep(0.01)
+        assert 8 <= asked <= 40
+        assert set(stage.transport.dialled) == {"a:1", "b:1", "c:1"}
+
+    staged(test)
+
+
+def test_a_controller_that_cannot_be_reached_is_passed_over() -> None:
+    async def test(stage: Stage) -> None:
+        stage.transport.up = {"c:1"}
+        stage.link.close("dead")
+        await asyncio.sleep(3)
+        assert stage.link.peer == "c:1"
+        assert stage.link.open
+
+    staged(test)
+
+
+def test_a_silent_controller_is_left() -> None:
+    async def test(stage: Stage) -> None:
+        first = stage.link
+        await asyncio.sleep(3.5)
+        assert stage.link is first, "a parked fetch is no silence"
+        await asyncio.sleep(3.5)
+        assert not first.open
+        assert stage.link.peer == "b:1"
+
+    staged(test)
+
+
+def test_a_new_generation_drops_the_state() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply(generation=1)
+        assert stage.generations == [], "the first one is no change"
+        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2)
+        assert (stage.view.applied, stage.view.generation, stage.generations) == (-1, 2, [2])
+        assert (stage.link.sent[-1].fetch_offset, stage.link.sent[-1].generation) == (0, 2)
+        stage.reply(generation=2)
+        assert stage.view.applied == 0
+        stage.reply(generation=3, records=b"junk")
+        assert (stage.view.applied, stage.generations) == (-1, [2, 3])
+
+    staged(test)
+
+
+def test_a_controller_with_an_older_generation_is_left() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply(generation=2)
+        stage.reply(generation=1)
+        assert (stage.view.applied, stage.view.generation) == (0, 2)
+        await asyncio.sleep(0.1)
+        assert stage.link.peer == "b:1"
+        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2)
+        assert stage.generations == []
+
+    staged(test)
+
+
+def test_another_cluster_and_records_that_do_not_fit_are_fatal() -> None:
+    async def other_cluster(stage: Stage) -> None:
+        stage.reply(cluster_id="other")
+        assert "other" in str(stage.failures[0])
+
+    async def refused(stage: Stage) -> None:
+        stage.refuse(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        assert len(stage.failures) == 1
+
+    async def no_fit(stage: Stage) -> None:
+        stage.log.append(rec.UnregisterBrokerRecord(broker_id=9))
+        stage.reply()
+        assert len(stage.failures) == 1
+        assert not stage.link.open, "it follows no more"
+
+    for test in (other_cluster, refused, no_fit):
+        staged(test)
+
+
+def test_a_full_view_stops_the_stream_and_room_lets_it_go_on() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.log.unfence(ME, stage.log.register(ME))
+        stage.log.config("y" * 3000)
+        stage.reply(lowest_acknowledged_offset=0)
+        assert stage.view.backpressure
+        assert len(stage.link.sent) == 1, "no fetch while there is no room"
+        stage.follower.resume()
+        assert len(stage.link.sent) == 1
+        await asyncio.sleep(20)
+        assert stage.link.open, "nothing is outstanding, so nobody is silent"
+        stage.view.hear(1, stage.log.last)
+        stage.follower.resume()
+        stage.follower.resume()
+        assert len(stage.link.sent) == 2
+        assert stage.link.sent[1].told_lowest_acknowledged_offset == stage.log.last
+
+    staged(test, max_bytes=2000)
+
+
+def test_closed_means_closed() -> None:
+    async def test(stage: Stage) -> None:
+        link = stage.link
+        stage.follower.close()
+        stage.log.leader()
+        stage.reply(link=link)
+        await asyncio.sleep(5)
+        assert stage.view.applied == -1
+        assert stage.transport.dialled == ["a:1"]
+
+    staged(test)

@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
+
+from broker.lifecycle import LifecycleSettings
+from broker.unary_reply import answer
+from raftlog.client.requests import controller_request
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import format_hash
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2 as rec
+
+
+async def failure(awaitable: object) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        await awaitable
+    return error.value
+
+
+def names(response: pb.BrokerResponse) -> list[str]:
+    return [topic.name for topic in response.metadata.topics]
+
+
+async def describe(client) -> pb.DescribeBrokerResponse:
+    return (await client.read(pb.DescribeBrokerRequest())).describe_broker
+
+
+def test_a_broker_registers_catches_up_and_serves() -> None:
+    async def test(cluster: Cluster) -> None:
+        begun = cluster.loop.time()
+        (broker,) = await cluster.active(7)
+        assert cluster.loop.time() - begun < 0.5, "nothing waits for a heartbeat interval"
+        registration = cluster.quorum.registration(7)
+        host, port = broker.address.rsplit(":", 1)
+        assert (registration.listeners[0].host, registration.listeners[0].port) == (host, int(port))
+        assert registration.incarnation_id == "i-7"
+        await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
+        client = cluster.client(broker)
+        about = await describe(client)
+        image = cluster.quorum.log.image(cluster.quorum.log.last)
+        assert about.state == controller_pb2.ACTIVE
+        assert (about.broker_id, about.broker_epoch) == (7, registration.epoch)
+        assert (about.applied_offset, about.high_watermark) == (image.offset, cluster.quorum.log.end)
+        assert about.state_hash == format_hash(image.state_hash)
+        assert (about.controller_id, about.controller_epoch, about.self_fenced) == (1, cluster.quorum.log.epoch, False)
+        assert broker.ready() == (True, f"serving up to offset {image.offset}")
+
+    on_cluster(test)
+
+
+def test_a_write_through_one_broker_is_read_at_another() -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.active(1, 2)
+        writer, reader = cluster.client(one), cluster.client(two)
+        response = await writer.write(create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice")
+        forwarded = cluster.quorum.writes[-1]
+        assert (forwarded.client.principal, forwarded.acks) == ("alice", common_pb2.ACKS_ACKNOWLEDGED)
+        reader.see(response.write.token)
+        read = await reader.read(topics())
+        assert names(read) == ["t"]
+        assert read.token.offset >= response.write.token.offset
+        assert (read.token.generation, read.token.epoch) == (0, cluster.quorum.log.epoch)
+
+    on_cluster(test)
+
+
+def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        await cluster.until(lambda: cluster.quorum.told.get(1, -1) == cluster.quorum.log.last)
+        cluster.quorum.hold_lao = True
+        for name in ("a", "b", "c"):
+            cluster.quorum.log.topic(name, ([1], 1))
+            cluster.quorum.release()
+            await asyncio.sleep(0.05)
+        at_b = cluster.quorum.log.last - 2
+        assert names(await cluster.client(broker).read(topics())) == []
+        assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
+        client = cluster.client(broker)
+        client.see(common_pb2.MetadataToken(generation=0, epoch=cluster.quorum.log.epoch, offset=at_b))
+        assert names(await client.read(topics())) == ["a", "b"]
+
+    on_cluster(test)
+
+
+def test_the_next_fetch_is_the_acknowledgement() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.active(1, 2)
+        begun = cluster.loop.time()
+        offset = cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9"))
+        await cluster.until(lambda: cluster.quorum.lao >= offset)
+        await cluster.until(lambda: min(cluster.quorum.told.values()) >= offset)
+        assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
+
+    on_cluster(test)
+
+
+def test_failover_of_the_controller() -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.active(1, 2)
+        client = cluster.client(one)
+        await client.write(create("before"))
+        old = cluster.brokers[1].describe().lowest_acknowledged_offset
+        cluster.network.crash("c1")
+        cluster.quorum.parked.clear()
+        cluster.quorum.elect(None)
+        await asyncio.sleep(0.01)
+        write = asyncio.ensure_future(client.write(create("after"), timeout_s=10))
+        await asyncio.sleep(0.5)
+        assert not write.done()
+        assert not one.why_fenced(), "a broker survives an election"
+        cluster.quorum.elect("c3")
+        begun = cluster.loop.time()
+        result = await write
+        assert cluster.loop.time() - begun < 1.0
+        assert len([w for w in cluster.quorum.writes if w.create_topics.topics[0].name == "after"]) == 1
+        await cluster.until(lambda: cluster.quorum.lao >= result.write.token.offset)
+        for broker in (one, two):
+            about = broker.describe()
+            assert about.controller_id == 3
+            assert about.lowest_acknowledged_offset >= old
+            assert not broker.why_fenced()
+
+    on_cluster(test)
+
+
+def test_a_forwarded_write_of_unknown_outcome_is_said_and_never_sent_again() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        write = asyncio.ensure_future(client.write(create("silent"), timeout_s=5))
+        await asyncio.sleep(0.2)
+        cluster.network.crash("c1")
+        cluster.quorum.parked.clear()
+        cluster.quorum.elect("c2")
+        error = await failure(write)
+        assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+        await asyncio.sleep(10)
+        assert len(cluster.quorum.writes) == 1
+
+    on_cluster(test)
+
+
+def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        await client.write(create("t"))
+        for host in ("c1", "c2", "c3"):
+            cluster.network.partition("b1", host)
+        await asyncio.sleep(9.5)
+        assert names(await client.read(topics())) == ["t"], "not before its own timeout"
+        await asyncio.sleep(5)
+        error = await failure(client.read(topics(), timeout_s=1))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
+        assert (await failure(client.write(create("u"), timeout_s=1))).code is ErrorCode.BROKER_FENCED
+        assert (await describe(client)).self_fenced
+        assert broker.ready()[0] is False
+        cluster.network.heal_all()
+        await cluster.until(lambda: not broker.why_fenced(), within_s=10)
+        assert names(await client.read(topics())) == ["t"]
+
+    on_cluster(test)
+
+
+def test_a_fenced_broker_serves_nothing_but_itself() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.quorum.stale.add(1)
+        broker = await cluster.broker(1)
+        await cluster.until(lambda: broker.describe().state == controller_pb2.INACTIVE)
+        client = cluster.client(broker)
+        for mode in (pb.REPEATABLE, pb.LATEST):
+            assert (await failure(client.read(topics(), mode=mode))).code is ErrorCode.BROKER_FENCED
+        assert (await failure(client.write(create("t")))).code is ErrorCode.BROKER_FENCED
+        assert (await describe(client)).state == controller_pb2.INACTIVE
+        cluster.quorum.stale.clear()
+        await cluster.until(lambda: not broker.why_fenced(), within_s=5)
+
+    on_cluster(test)
+
+
+def test_a_read_waits_for_its_token_and_says_so_at_the_deadline() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        token = common_pb2.MetadataToken(generation=0, epoch=1, offset=cluster.quorum.log.end)
+        client.see(token)
+        read = asyncio.ensure_future(client.read(topics(), timeout_s=5))
+        await asyncio.sleep(1)
+        assert not read.done()
+        cluster.quorum.log.topic("t", ([1], 1))
+        cluster.quorum.release()
+        assert names(await read) == ["t"]
+
+        client.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+        begun = cluster.loop.time()
+        error = await failure(client.read(topics(), timeout_s=2))
+        assert (error.code, error.field) == (ErrorCode.REQUEST_TIMED_OUT, "read.at_least.offset")
+        assert cluster.loop.time() - begun == pytest.approx(2.0, abs=0.1)
+
+    on_cluster(test)
+
+
+def test_parked_reads_with_different_deadlines_end_in_time() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        begun = cluster.loop.time()
+        ended: dict[float, float] = {}
+
+        async def wait(timeout_s: float) -> None:
+            client = cluster.client(broker)
+            client.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+            await failure(client.read(topics(), timeout_s=timeout_s))
+            ended[timeout_s] = cluster.loop.time() - begun
+
+        await asyncio.gather(*(wait(timeout_s) for timeout_s in (3.0, 1.0, 2.0, 0.5)))
+        for timeout_s, took in ended.items():
+            assert took == pytest.approx(timeout_s, abs=0.1)
+
+    on_cluster(test)
+
+
+def test_controlled_shutdown_leaves_and_serves_until_then() -> None:
+    async def test(cluster: Cluster) -> None:
+        one, _ = await cluster.active(1, 2)
+        begun = cluster.loop.time()
+        one.stop()
+        assert one.describe().state == controller_pb2.STOPPING
+        ended = await one.ended()
+        assert (ended.clean, ended.reason) == (True, "controlled shutdown")
+        assert cluster.loop.time() - begun < 0.5
+        heartbeat = cluster.quorum.heartbeats[-1]
+        assert (heartbeat.want_shut_down, heartbeat.target_state) == (True, controller_pb2.STOPPING)
+
+    on_cluster(test)
+
+
+def test_shutdown_without_controllers_is_bounded() -> None:
+    async def test(cluster: Cluster) -> None:
+        (one,) = await cluster.active(1)
+        cluster.quorum.deaf_to_heartbeats = True
+        one.stop()
+        begun = cluster.loop.time()
+        ended = await one.ended()
+        assert not ended.clean
+        assert cluster.loop.time() - begun == pytest.approx(30, abs=0.5)
+
+    on_cluster(test)
+
+
+def test_registration_is_given_up_with_a_clear_error() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.quorum.elect(None)
+        broker = await cluster.broker(1, lifecycle=LifecycleSettings(registration_timeout_ms=7000))
+        ended = await broker.ended()
+        assert not ended.clean
+        assert "initial.broker.registration.timeout.ms" in ended.reason
+        assert "NOT_CONTROLLER" in ended.reason
+        assert cluster.loop.time() == pytest.approx(7.0, abs=0.6)
+
+    on_cluster(test)
+
+
+def test_a_second_process_with_the_id_makes_the_first_exit_naming_it() -> None:
+    """[Two live processes with one id would throw each other out for ever.]"""
+
+    async def test(cluster: Cluster) -> None:
+        (first,) = await cluster.active(1)
+        second = await cluster.broker(1, incarnation="i-clone")
+        ended = await first.ended()
+        assert "i-clone" in ended.reason
+        assert not ended.clean
+        await first.close()
+        await cluster.until(lambda: not second.why_fenced())
+        await asyncio.sleep(30)
+        assert cluster.quorum.registration(1).incarnation_id == "i-clone"
+        assert not second.why_fenced()
+
+    on_cluster(test)
+
+
+def test_unregistered_ends_the_broker() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        cluster.quorum.commit(
+            rec.UnregisterBrokerRecord(broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch)
+        )
+        assert "unregistered" in (await broker.ended()).reason
+
+    on_cluster(test)
+
+
+def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        await client.write(create("t"))
+        await client.read(topics())
+        waiting = cluster.client(broker)
+        waiting.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+        parked = asyncio.ensure_future(waiting.read(topics(), timeout_s=20))
+        await asyncio.sleep(0.1)
+        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.elect("c1")
+        assert (await failure(parked)).code is ErrorCode.INCONSISTENT_GENERATION
+        await cluster.until(lambda: not broker.why_fenced())
+        assert cluster.quorum.registration(1).incarnation_id == "i-1"
+        assert (await failure(client.read(topics()))).code is ErrorCode.INCONSISTENT_GENERATION
+        client.forget()
+        assert names(await client.read(topics())) == []
+
+    on_cluster(test)
+
+
+def test_a_fatal_log_stops_the_broker_loudly() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        cluster.quorum.commit(rec.UnregisterBrokerRecord(broker_id=99))
+        with pytest.raises(Exception, match="99"):
+            await broker.ended()
+
+    on_cluster(test)
+
+
+def test_bad_requests_name_the_field() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        write = controller_request(create("t"))
+        write.timeout_ms = -1
+        for request, code, field in [
+            (pb.BrokerRequest(), ErrorCode.INVALID_REQUEST, "body"),
+            (
+                pb.BrokerRequest(cluster_id="other", metadata=topics()),
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                "cluster_id",
+            ),
+            (pb.BrokerRequest(write=write), ErrorCode.INVALID_REQUEST, "write.timeout_ms"),
+            (
+                pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(timeout_ms=-5)),
+                ErrorCode.INVALID_REQUEST,
+                "read.timeout_ms",
+            ),
+        ]:
+            response = await answer(broker.requests, request)
+            assert (response.error.error_code, response.error.field) == (code, field)
+        assert cluster.quorum.writes == []
+
+    on_cluster(test)
+
+
+def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        request = controller_request(create("t"), cluster_id=CLUSTER)
+        response = await answer(broker.requests, pb.BrokerRequest(write=request))
+        assert response.write.write.token.offset == cluster.quorum.log.last
+        assert request.correlation_id == 0, "the caller's message was not touched"
+        cluster.quorum.leader = None
+        request.timeout_ms = 300
+        failed = await answer(broker.requests, pb.BrokerRequest(write=request))
+        assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
+
+    on_cluster(test)
+
+
+def test_closing_answers_what_is_parked() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        token = common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000)
+        waiting = asyncio.ensure_future(
+            answer(broker.requests, pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)))
+        )
+        await asyncio.sleep(0.1)
+        await broker.close()
+        await broker.close()
+        assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+        late = await answer(broker.requests, pb.BrokerRequest(metadata=topics()))
+        assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+
+    on_cluster(test)
+
+
+def test_serving_makes_no_task_per_request() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        await client.read(topics())
+        made = cluster.loop._tasks_made
+        reads = [client.send(pb.BrokerRequest(metadata=topics()), 5.0) for _ in range(100)]
+        writes = [client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0) for n in range(100)]
+        for future in (*reads, *writes):
+            assert not (await future).HasField("error")
+        assert cluster.loop._tasks_made == made
+
+    on_cluster(test)
