@@ -1,0 +1,99 @@
+"""``raftlog demo``: play, then clean up, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.local import LocalCluster
+from raftlog.demo.acts import Demo
+from raftlog.demo.world import DemoError
+
+SETTINGS = {
+    # Shorter than in real life, so that one need not wait long to see a dead broker fenced.
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    "broker.fencing.timeout.ms": 4000,
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo", epilog=EPILOG)(demo)
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the data, the logs and the export behind.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to put them; default: a temporary directory.")
+    ] = None,
+) -> None:
+    """Show it all: three controllers and three brokers as processes, writes, failures, export and Spark. About a minute.
+
+    Everything is stopped at the end, and on Ctrl-C.
+    """
+    # The demo speaks for itself; what its clients log about nodes it kills on purpose would only confuse.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    console = Console()
+    begun = time.monotonic()
+    # Temporary directories may be in memory; a log belongs on a disk.
+    chosen = directory if directory is not None else Path(tempfile.mkdtemp(prefix="raftlog-demo-", dir=_disk()))
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise typer.BadParameter(f"{directory} is not empty", param_hint="--dir")
+    cluster = LocalCluster(chosen, controllers=3, brokers=3, settings=SETTINGS)
+    play = Demo(cluster, console)
+    code = Exit.OK
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        asyncio.run(play.run())
+    except KeyboardInterrupt:
+        console.print("\ninterrupted")
+        code = Exit.REFUSED
+    except DemoError as error:
+        console.print(f"\n[bold red]a promise was broken:[/bold red] {error}", highlight=False)
+        keep, code = True, Exit.REFUSED
+    finally:
+        # Nothing may stop the stopping.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        _clean_up(cluster, console, keep=keep)
+    if code is Exit.OK:
+        table = Table(title="What was shown", show_header=False, title_justify="left")
+        for row in play.summary:
+            table.add_row(*row)
+        console.print()
+        console.print(table)
+        console.print(
+            f"{time.monotonic() - begun:.0f} s in all; no process is left" + ("" if keep else ", and no data")
+        )
+    raise typer.Exit(code)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _disk() -> Path:
+    home = Path.cwd() / ".raftlog"
+    home.mkdir(exist_ok=True)
+    return home
+
+
+def _clean_up(cluster: LocalCluster, console: Console, *, keep: bool) -> None:
+    cluster.stop_all(timeout_s=5.0)
+    if keep:
+        console.print(f"data, logs and export are in {cluster.directory}", highlight=False)
+    else:
+        shutil.rmtree(cluster.directory, ignore_errors=True)

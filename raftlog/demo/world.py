@@ -1,0 +1,242 @@
+"""What the demo acts on: a cluster of processes, clients for it, and ways to watch it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftlog.cli.local import LocalCluster, Node
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, RaftlogError
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+POLL_S = 0.002
+CLIENT_METRICS = 16
+WRITE_TIMEOUT_S = 5.0
+
+
+class DemoError(RaftlogError):
+    """A promise that the demo shows was not kept."""
+
+
+class World:
+    """A running cluster and its clients. Make it on the event loop."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.transport = GrpcTransport()
+        self.controllers = ControllerClient(
+            self.transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
+        )
+        self.all_brokers = self.client(*cluster.brokers)
+        self.brokers = {node.node_id: self.client(node) for node in cluster.brokers}
+
+    def client(self, *nodes: Node) -> BrokerClient:
+        """A client that has seen nothing yet."""
+        return BrokerClient(self.transport, [node.endpoint for node in nodes], rng=random.Random())
+
+    async def close(self) -> None:
+        """End all calls."""
+        self.controllers.close()
+        self.all_brokers.close()
+        for client in self.brokers.values():
+            client.close()
+        await self.transport.close()
+
+    async def describe_brokers(self) -> pb.DescribeBrokersResponse:
+        """What the active controller knows."""
+        response = await self.controllers.call(pb.DescribeBrokersRequest(), timeout_s=2.0)
+        return response.describe_brokers
+
+    async def about(self, broker_id: int) -> broker_pb2.DescribeBrokerResponse:
+        """What a broker says of itself."""
+        response = await self.brokers[broker_id].read(broker_pb2.DescribeBrokerRequest(), timeout_s=2.0)
+        return response.describe_broker
+
+    async def until(self, found: Callable[[], Coroutine[Any, Any, bool]], within_s: float, what: str) -> float:
+        """Wait until ``found``; seconds it took. Raises DemoError naming ``what`` did not happen."""
+        begun = time.monotonic()
+        while True:
+            try:
+                if await found():
+                    return time.monotonic() - begun
+            except ApiError as error:
+                last = str(error)
+            else:
+                last = "not yet"
+            if time.monotonic() - begun > within_s:
+                raise DemoError(f"{what}: it did not happen within {within_s:g} s ({last})")
+            await asyncio.sleep(0.02)
+
+    async def value(self, broker_id: int, name: str, mode: broker_pb2.ReadMode) -> str:
+        """A key as a client that knows nothing reads it from one broker."""
+        client = self.client(self.node_of(broker_id))
+        try:
+            resource = broker_pb2.DescribeConfigsResource(resource_type=CLIENT_METRICS, resource_name=name)
+            response = await client.read(
+                broker_pb2.DescribeConfigsRequest(resources=[resource]), mode=mode, timeout_s=5.0
+            )
+        finally:
+            client.close()
+        configs = response.describe_configs.results[0].configs
+        return next((config.value for config in configs if config.name == "match"), "")
+
+    def node_of(self, broker_id: int) -> Node:
+        """A broker's node."""
+        return self.cluster.node(f"broker-{broker_id}")
+
+
+def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
+    """A write: one config value."""
+    config = pb.AlterableConfig(name="match", value=value)
+    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=name, configs=[config])
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+@dataclass(slots=True)
+class Sample:
+    """One look at a broker. ``at``: seconds since the watch began."""
+
+    at: float
+    applied: int
+    told: int
+
+
+class Watch:
+    """Looks at every broker, and at LAO on the controller, as often as it can."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._begun = time.monotonic()
+        self.brokers: dict[int, list[Sample]] = {broker_id: [] for broker_id in world.brokers}
+        self.lao: list[tuple[float, int]] = []
+        self._tasks = [
+            asyncio.create_task(self._controller()),
+            *(asyncio.create_task(self._broker(broker_id)) for broker_id in world.brokers),
+        ]
+
+    def elapsed(self) -> float:
+        """Seconds since the watch began."""
+        return time.monotonic() - self._begun
+
+    async def _broker(self, broker_id: int) -> None:
+        while True:
+            about = await self._world.about(broker_id)
+            self.brokers[broker_id].append(
+                Sample(self.elapsed(), about.applied_offset, about.lowest_acknowledged_offset)
+            )
+            await asyncio.sleep(POLL_S)
+
+    async def _controller(self) -> None:
+        while True:
+            described = await self._world.describe_brokers()
+            self.lao.append((self.elapsed(), described.lowest_acknowledged_offset))
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> None:
+        """End the watch."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes one key after the other through any broker, for as long as it runs; remembers what was acknowledged."""
+
+    world: World
+    acknowledged: list[tuple[str, str, int]] = field(default_factory=list)
+    """(name, value, offset)."""
+    unknown: int = 0
+    refused: int = 0
+    epoch: int = 0
+    """Of the controller that answered last."""
+    since_reset_s: float = 0.0
+    """The longest time between two acknowledged writes since it was last set to 0."""
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        count = 0
+        last = time.monotonic()
+        while True:
+            count += 1
+            name, value = f"writer-{count:06d}", str(count)
+            try:
+                response = await self.world.all_brokers.write(
+                    setting(name, value), timeout_s=WRITE_TIMEOUT_S, principal="writer"
+                )
+            except ApiError as error:
+                if error.outcome_unknown:
+                    self.unknown += 1
+                else:
+                    self.refused += 1
+                await asyncio.sleep(0.005)
+                continue
+            now = time.monotonic()
+            self.since_reset_s = max(self.since_reset_s, now - last)
+            last, self.epoch = now, response.controller_epoch
+            self.acknowledged.append((name, value, response.write.token.offset))
+            await asyncio.sleep(0.002)
+
+    async def missing(self, broker_id: int) -> list[str]:
+        """Acknowledged writes that a broker does not show."""
+        client = self.world.client(self.world.node_of(broker_id))
+        client.see(common_pb2.MetadataToken(offset=self.acknowledged[-1][2]))
+        missing: list[str] = []
+        try:
+            for start in range(0, len(self.acknowledged), 500):
+                part = self.acknowledged[start : start + 500]
+                resources = [
+                    broker_pb2.DescribeConfigsResource(resource_type=CLIENT_METRICS, resource_name=name)
+                    for name, _, _ in part
+                ]
+                response = await client.read(broker_pb2.DescribeConfigsRequest(resources=resources), timeout_s=10.0)
+                for (name, value, _), result in zip(part, response.describe_configs.results, strict=True):
+                    if value not in [config.value for config in result.configs if config.name == "match"]:
+                        missing.append(name)
+        finally:
+            client.close()
+        return missing
+
+
+class LaoRecord:
+    """LAO as the controllers announce it, all through the demo; it may be unknown, but never goes back."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.highest = -1
+        self.unknown_s = 0.0
+        self.samples = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                lao = (await self._world.describe_brokers()).lowest_acknowledged_offset
+            except ApiError:
+                lao = -1
+            self.samples += 1
+            await asyncio.sleep(0.01)
+            if lao < 0:
+                self.unknown_s += time.monotonic() - begun
+            elif lao < self.highest:
+                raise DemoError(f"LAO went back from {self.highest} to {lao}")
+            else:
+                self.highest = lao
+
+    async def stop(self) -> None:
+        """End, and raise what went wrong."""
+        self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            return
