@@ -45,9 +45,10 @@ class LagWatch:
         Where most lag the brokers are not what is wrong, and fencing them would end the service instead of mending it: those
         on probation count as lagging too, or they would go one by one.
         """
-        if not self._marks or self._marks[0][0] > now - self._lag_max_s:
+        old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
+        if not old_enough:
             return None
-        target = self._marks[0][1]
+        target = old_enough[-1]
         brokers = sorted(unfenced)
         lagging = [
             (applied_of(broker_id), broker_id)

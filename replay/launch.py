@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from replay.errors import EXIT_INPUT, ReplayError
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
 from replay.request import JobRequest
 
@@ -20,11 +21,19 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started."""
+    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started.
+
+    spark-submit writes all that the job writes to standard output, errors too: here they go where they belong.
+    """
     try:
         environ = dict(os.environ) | spark_environment(os.environ)
-        done = subprocess.run(command(environ, request, conf), env=environ, check=False)
+        # The job writes into a pipe, and can't see how wide the terminal is.
+        environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+        words = command(environ, request, conf)
+        done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=False)
     except (ReplayError, OSError) as error:
         print(f"raftlog replay: {error}", file=sys.stderr)
         return EXIT_INPUT
+    answered = done.returncode in (0, EXIT_FINDINGS)
+    print(done.stdout, end="", file=sys.stdout if answered else sys.stderr)
     return done.returncode

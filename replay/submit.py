@@ -1,4 +1,7 @@
-"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files in ``replay/jobs``."""
+"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files in ``replay/jobs``.
+
+``eval "$(python -m replay.java)"`` gives a shell the environment for it.
+"""
 
 from __future__ import annotations
 

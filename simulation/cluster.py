@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.settings import ControllerSettings
 from raftlog.client.broker_client import BrokerClient
@@ -80,6 +81,7 @@ class Cluster:
             BrokerHost(self.network, i, endpoints, random.Random(hosts.getrandbits(64)))
             for i in range(1, config.brokers + 1)
         ]
+        self.hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
         self._told: dict[int, int] = {}
         self._seen: dict[str, str] = {}
 
@@ -144,7 +146,9 @@ class Cluster:
             )
             self._same_hash(hashes, broker.name, tip.offset, tip.state_hash)
             if about.lowest_acknowledged_offset < self._told.get(broker.id, -1):
-                raise CheckFailed(f"LAO went back on {broker.name}: {self._told[broker.id]} to {about.lowest_acknowledged_offset}")
+                raise CheckFailed(
+                    f"LAO went back on {broker.name}: {self._told[broker.id]} to {about.lowest_acknowledged_offset}"
+                )
             self._told[broker.id] = about.lowest_acknowledged_offset
 
     def _same_hash(self, hashes: dict[int, tuple[str, int]], who: str, offset: int, state_hash: int) -> None:
@@ -166,7 +170,9 @@ class Cluster:
                 continue
             about = broker.service.describe()
             if about.broker_epoch == registered.epoch and about.applied_offset < lao:
-                raise CheckFailed(f"LAO {lao} of {host.name} is above what {broker.name} has applied: {about.applied_offset}")
+                raise CheckFailed(
+                    f"LAO {lao} of {host.name} is above what {broker.name} has applied: {about.applied_offset}"
+                )
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,9 @@ class Cluster:
             outcome.acknowledged += 1
             possible.remove(acknowledged.get(name, ""))
             acknowledged[name] = value
-            self.note(f"client{number}", f"{name}={value} at {response.write.token.offset} reached {response.write.reached}")
+            self.note(
+                f"client{number}", f"{name}={value} at {response.write.token.offset} reached {response.write.reached}"
+            )
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -238,7 +246,7 @@ class Cluster:
         host.start()
 
     async def _partition(self, rng: random.Random) -> None:
-        names = [host.name for host in (*self.controllers, *self.brokers)]
+        names = [host.name for host in self.hosts]
         one, other = rng.sample(names, 2)
         self.note(one, f"parted from {other}")
         self.network.partition(one, other)
@@ -246,7 +254,7 @@ class Cluster:
         self.network.heal(one, other)
 
     async def _pause(self, rng: random.Random) -> None:
-        name = rng.choice([host.name for host in (*self.controllers, *self.brokers)])
+        name = rng.choice([host.name for host in self.hosts])
         self.note(name, "paused")
         self.network.pause(name)
         await asyncio.sleep(rng.uniform(0.05, 2.0))
@@ -274,7 +282,7 @@ class Cluster:
 
     async def live(self) -> Outcome:
         """From birth, through the faults, to rest. Raises CheckFailed."""
-        for host in (*self.controllers, *self.brokers):
+        for host in self.hosts:
             host.start()
         watching = self._task(self.watch(), "watch")
         await self._unless_failed(watching, self.until(self.converged, self.config.settle_s, "the cluster comes up"))
@@ -285,7 +293,9 @@ class Cluster:
         await self._unless_failed(watching, self.faults())
         for task in clients:
             task.cancel()
-        await self._unless_failed(watching, self.until(self.converged, self.config.settle_s, "the healed cluster converges"))
+        await self._unless_failed(
+            watching, self.until(self.converged, self.config.settle_s, "the healed cluster converges")
+        )
         watching.cancel()
         self._check_acknowledged()
         outcome = self.outcome
@@ -301,14 +311,16 @@ class Cluster:
                 if found not in possible:
                     raise CheckFailed(f"{name} can only be one of {possible}, but {host.name} has {found!r}")
             self.outcome.state_hash = f"{image.state_hash:032x}"
-        self.note("end", f"{self.outcome.writes} writes, {self.outcome.unknown} unknown, state {self.outcome.state_hash}")
+        self.note(
+            "end", f"{self.outcome.writes} writes, {self.outcome.unknown} unknown, state {self.outcome.state_hash}"
+        )
 
-    def _task(self, coroutine: object, name: str, host: str = "") -> asyncio.Task[None]:
-        return self.loop.create_task(coroutine, name=name, context=host_context(host))  # type: ignore[arg-type]
+    def _task(self, work: Coroutine[Any, Any, None], name: str, host: str = "") -> asyncio.Task[None]:
+        return self.loop.create_task(work, name=name, context=host_context(host))
 
     @staticmethod
-    async def _unless_failed(watching: asyncio.Task[None], work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    async def _unless_failed(watching: asyncio.Task[None], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait({watching, task}, return_when=asyncio.FIRST_COMPLETED)
         if watching in done:
             task.cancel()

@@ -41,9 +41,7 @@ class ControllerHost:
     ) -> None:  # fmt: skip
         self.network, self.id, self.name = network, node_id, f"c{node_id}"
         self._voters, self._settings, self._rng, self._note = voters, settings, rng, note
-        self.disk = SimDisk(
-            NodeIdentity(CLUSTER_ID, node_id, f"dir-{node_id}"), random.Random(rng.getrandbits(64))
-        )
+        self.disk = SimDisk(NodeIdentity(CLUSTER_ID, node_id, f"dir-{node_id}"), random.Random(rng.getrandbits(64)))
         self.service: ControllerService | None = None
 
     def start(self) -> None:
@@ -82,9 +80,7 @@ class ControllerHost:
 class BrokerHost:
     """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death."""
 
-    def __init__(
-        self, network: SimNetwork, broker_id: int, controllers: tuple[str, ...], rng: random.Random
-    ) -> None:
+    def __init__(self, network: SimNetwork, broker_id: int, controllers: tuple[str, ...], rng: random.Random) -> None:
         self.network, self.id, self.name = network, broker_id, f"b{broker_id}"
         self._controllers, self._rng = controllers, rng
         self.service: BrokerService | None = None

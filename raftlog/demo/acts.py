@@ -110,9 +110,9 @@ class Demo:
         first = next(iter(self.world.brokers.values()))
         metadata = (await first.read(broker_pb2.MetadataRequest())).metadata
         table = Table("topic", "partitions", "leaders", box=None, padding=(0, 2))
-        for topic in metadata.topics:
-            leaders = ", ".join(str(partition.leader_id) for partition in topic.partitions)
-            table.add_row(topic.name, str(len(topic.partitions)), leaders)
+        for found in metadata.topics:
+            leaders = ", ".join(str(partition.leader_id) for partition in found.partitions)
+            table.add_row(found.name, str(len(found.partitions)), leaders)
         self.console.print(table)
 
     # --- 3 ------------------------------------------------------------------------------------------------------------

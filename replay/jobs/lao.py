@@ -95,7 +95,9 @@ def _progress(rows: DataFrame) -> DataFrame:
 def _with_lag(samples: DataFrame, rows: DataFrame, reached: str) -> DataFrame:
     """Add lag_offsets and lag_ms of the inclusive offset in the column ``reached``."""
     waiting = rows.select((sf.col("offset") - 1).alias(reached), sf.col("timestamp_ms").alias("waiting_since_ms"))
-    lag = sf.greatest(sf.col("high_watermark") - 1 - sf.col(reached), sf.lit(0))
+    # greatest() alone would pass over a null: unknown is not zero.
+    behind = sf.greatest(sf.col("high_watermark") - 1 - sf.col(reached), sf.lit(0))
+    lag = sf.when(sf.col(reached).isNotNull(), behind)
     aged = sf.when(lag == 0, sf.lit(0)).otherwise(sf.col("timestamp_ms") - sf.col("waiting_since_ms"))
     joined = samples.join(waiting, reached, "left")
     return joined.withColumn("lag_offsets", lag).withColumn("lag_ms", aged.cast("long")).drop("waiting_since_ms")

@@ -38,7 +38,7 @@ def raftlog(capsys, monkeypatch):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
-        assert "Traceback" not in err
+        assert "Traceback" not in err, err
         return Ran(ended.value.code or 0, out, err)
 
     yield run

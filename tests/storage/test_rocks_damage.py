@@ -13,6 +13,7 @@ import google_crc32c
 import pytest
 from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, whole, write_vote
 
+from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import VoteState
 from raftlog.storage.layout import LogState, read_log_state, write_log_state
@@ -159,6 +160,33 @@ async def test_a_tail_that_is_missing_altogether_is_found(images: dict[str, Imag
     assert caught.value.offset == 0
     store.close()
     assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
+
+
+async def test_a_truncation_then_a_crash_is_no_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
+    store = open_rocks(images["clean"].directory)
+    assert store.recover().end_offset == END
+    store.truncate(END - 3)
+    await flush(store)
+    shutil.copytree(images["clean"].directory, tmp_path / "after")
+    store.close()
+    content, _ = outcome(tmp_path / "after")
+    assert list(batch.headers(content, expect_offset=0))[-1].end_offset == END - 3
+
+
+def test_a_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None:
+    rocks = RocksLog(tmp_path / "log", create=True)
+    for base in range(500):
+        rocks.put(base, make_batch(base, body=b"x" * 300))
+    rocks.close()
+    (table,) = (tmp_path / "log").glob("*.sst")
+    content = table.read_bytes()
+    table.write_bytes(_flipped(content, len(content) // 2, 0))
+    rocks = RocksLog(tmp_path / "log", read_only=True)
+    scan = rocks.scan(0)
+    assert [next(scan)[0] for _ in range(100)] == list(range(100)), "what lies before the damage can be read"
+    with pytest.raises(CorruptLogError, match="read failed: Corruption"):
+        list(scan)
+    rocks.close()
 
 
 @pytest.mark.parametrize("name", ["log", "log/CURRENT", "log-state.json"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -41,6 +42,23 @@ async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
         assert content == b"".join(make_batch(i) for i in range(end))
         ends.add(end)
     assert ends == set(range(4, 11))
+
+
+async def test_what_is_appended_under_a_sync_waits_for_the_next() -> None:
+    ends = set()
+    for seed in range(10):
+        disk = SimDisk(IDENTITY, Random(1))
+        store, _ = opened(disk)
+        store.append(make_batch(0), 0, 1)
+        first = asyncio.create_task(flush(store))
+        await asyncio.sleep(0)
+        store.append(make_batch(1), 1, 2)
+        assert await first == 1
+        if seed % 2:
+            assert await flush(store) == 2
+        disk.crash(Random(seed))
+        ends.add((seed % 2, opened(disk)[1].end_offset))
+    assert ends == {(0, 1), (0, 2), (1, 2)}
 
 
 async def test_the_same_seed_crashes_the_same_way() -> None:

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport import grpc_env, probe  # noqa: F401  (grpc_env before grpc)
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.transport.calls import Caller
 from raftlog.transport.grpc_transport import GrpcTransport
@@ -220,6 +220,29 @@ def test_probe_of_silence_and_of_names() -> None:
     run_real(scenario)
 
 
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ([Probe.REFUSED, Probe.REFUSED], Probe.REFUSED),
+        ([Probe.REFUSED, Probe.SILENT], Probe.SILENT),
+        ([Probe.REFUSED, Probe.ACCEPTED], Probe.ACCEPTED),
+        ([], Probe.SILENT),
+    ],
+)
+def test_a_refusal_by_one_of_several_addresses_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch, found: list[Probe], verdict: Probe
+) -> None:
+    async def resolve(host: str, port: int) -> list[Any]:
+        return [(socket.AF_INET, one) for one in found]
+
+    async def connect_to(family: int, sockaddr: Probe) -> Probe:
+        return sockaddr
+
+    monkeypatch.setattr(probe, "_resolve", resolve)
+    monkeypatch.setattr(probe, "_connect", connect_to)
+    assert asyncio.run(probe.probe("many-addresses:1", 10)) is verdict
+
+
 def test_bind_failures_say_why() -> None:
     async def scenario(world: World) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -254,6 +277,12 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
             with pytest.raises(ApiError, match="was not sent"):
                 await caller.call(request(), 0.5)
             assert not caller.connected
+        # One that trusts the authority, but has nothing to show.
+        anonymous = grpc.ssl_channel_credentials(good.ca_path.read_bytes())
+        async with grpc.aio.secure_channel(listener.address, anonymous) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         for transport in (plain, foe, friend, server):
             await transport.close()
 

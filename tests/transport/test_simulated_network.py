@@ -89,6 +89,24 @@ def test_a_short_cut_holds_traffic_and_loses_none() -> None:
     simulate(scenario)
 
 
+def test_nothing_overtakes_what_a_cut_has_held() -> None:
+    async def scenario(pair: Pair) -> None:
+        sent = 0
+        for _ in range(50):
+            pair.network.partition("s", "c")
+            for pause_s in (0.0005, 0.0004, 0.0002, 0.0001):
+                sent += 1
+                pair.client.links[0].send(request(sent))
+                await asyncio.sleep(pause_s)
+            # Some are held by now, and some are on their way and arrive before the held ones are sent again.
+            pair.network.heal("s", "c")
+            await asyncio.sleep(0.0001)
+        await asyncio.sleep(1)
+        assert pair.server.ids == pair.client.ids == list(range(1, sent + 1))
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("cut", ["partition", "towards server", "towards client"])
 def test_a_long_cut_breaks_the_link_at_both_ends_by_keepalive(cut: str) -> None:
     async def scenario(pair: Pair) -> None:
