@@ -70,9 +70,14 @@ class Fetcher:
         )
         node.out.append(SendFetch(self.peer_id, correlation_id, request))
 
+    @property
+    def overdue(self) -> bool:
+        """Whether the answer should have come by now."""
+        return self.node.now >= self._request_deadline
+
     def on_tick(self) -> None:
         """Give up an answer that is overdue; send if it is time."""
-        if self.node.now >= self._request_deadline:
+        if self.overdue:
             self._awaited, self._request_deadline = None, NEVER
         self.pump()
 

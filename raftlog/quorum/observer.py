@@ -53,6 +53,8 @@ class Observer(Role):
     def on_tick(self) -> None:
         if self.node.now >= self._leader_deadline:
             self._forget_leader()
+        elif self._fetcher.overdue:
+            self._ask_on()
         else:
             self._fetcher.on_tick()
 

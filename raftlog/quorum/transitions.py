@@ -170,6 +170,9 @@ class Node(NodeState):
     def learn(self, epoch: int, leader_id: int) -> None:
         """Somebody says that ``leader_id`` (-1: nobody it knows of) leads ``epoch``."""
         known = leader_id in self.voters and leader_id != self.config.node_id
+        if leader_id in self.lost and not self.is_voter:
+            # An observer has nothing to gain from a leader that it knows to be dead; it asks on.
+            known = False
         if epoch > self.epoch:
             if known:
                 self.become_follower(leader_id, epoch)

@@ -29,7 +29,11 @@ class Chaos:
             fetch_max_wait_ms=20,
             request_timeout_ms=rng.choice([25, 60]),
         )
-        self.drop, self.repeat, self.crash = rng.choice([0, 0.05, 0.3]), rng.choice([0, 0.1]), rng.choice([0, 0.003, 0.01])
+        self.drop, self.repeat, self.crash = (
+            rng.choice([0, 0.05, 0.3]),
+            rng.choice([0, 0.1]),
+            rng.choice([0, 0.003, 0.01]),
+        )
         self.disk_speed = rng.choice([0.15, 0.5, 1])
 
         self.slow = (0, 0)
@@ -57,7 +61,9 @@ class Chaos:
         nodes = list(self.cluster.nodes.values())
         node = self.rng.choice([node for node in nodes if not node.alive or self.rng.random() < 0.4] or nodes)
         if node.alive:
-            self.cluster.crash(node.id, keep=self.rng.randint(0, len(node.disk.pending)), noticed=self.rng.random() < 0.5)
+            self.cluster.crash(
+                node.id, keep=self.rng.randint(0, len(node.disk.pending)), noticed=self.rng.random() < 0.5
+            )
         else:
             self.cluster.restart(node.id)
 

@@ -34,16 +34,25 @@ FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 def show_fields(message: Any) -> str:
     """Fields that are set, but for those that are always the same."""
-    constant = ("cluster_id", "replica_directory_id", "voter_directory_id", "correlation_id", "leader_endpoint", "max_bytes", "max_wait_ms")
+    constant = (
+        "cluster_id",
+        "replica_directory_id",
+        "voter_directory_id",
+        "correlation_id",
+        "leader_endpoint",
+        "max_bytes",
+        "max_wait_ms",
+    )
     parts = []
     for descriptor, value in message.ListFields():
         if descriptor.name in constant:
             continue
+        shown = value
         if descriptor.name == "preferred_candidates":
-            value = [candidate.candidate_id for candidate in value]
+            shown = [candidate.candidate_id for candidate in value]
         elif descriptor.name == "diverging_epoch":
-            value = f"({value.epoch}, {value.end_offset})"
-        parts.append(f"{descriptor.name}={value}")
+            shown = f"({value.epoch}, {value.end_offset})"
+        parts.append(f"{descriptor.name}={shown}")
     return " ".join(parts)
 
 

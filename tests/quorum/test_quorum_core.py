@@ -1,0 +1,170 @@
+"""The core as a whole: determinism, hostile input, its own checks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quorum_harness import CLUSTER, Cluster, effects_of
+from test_quorum_replication import caught_up, follower_of_two, leader_of_three
+
+from raftlog.quorum.events import (
+    LeaderChanged,
+    PersistVote,
+    ReplyFetch,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    Tick,
+    VotePersisted,
+)
+from raftlog.quorum.invariants import InvariantError
+from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+INT32 = st.one_of(st.integers(-3, 6), st.integers(-(2**31), 2**31 - 1))
+INT64 = st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1))
+NAMES = st.sampled_from(["", CLUSTER, "dir1", "dir2", "dir3", "wiped"])
+
+
+def field_values(descriptor: Any) -> st.SearchStrategy[Any]:
+    return {
+        descriptor.CPPTYPE_INT32: INT32,
+        descriptor.CPPTYPE_INT64: INT64,
+        descriptor.CPPTYPE_UINT64: st.integers(0, 9),
+        descriptor.CPPTYPE_STRING: NAMES,
+        descriptor.CPPTYPE_BOOL: st.booleans(),
+    }[descriptor.cpp_type]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Any:
+    kind = draw(
+        st.sampled_from([pb.VoteRequest, pb.BeginQuorumEpochRequest, pb.EndQuorumEpochRequest, pb.FetchRequest])
+    )
+    values = {}
+    for descriptor in kind.DESCRIPTOR.fields:
+        if descriptor.name == "cluster_id":
+            values["cluster_id"] = draw(st.sampled_from([CLUSTER, CLUSTER, CLUSTER, "x"]))
+        elif descriptor.name == "preferred_candidates":
+            ids = draw(st.lists(st.integers(-1, 4), max_size=4))
+            values[descriptor.name] = [pb.PreferredCandidate(candidate_id=i) for i in ids]
+        else:
+            values[descriptor.name] = draw(field_values(descriptor))
+    return kind(**values)
+
+
+@settings(deadline=None, derandomize=True, max_examples=400)
+@given(st.sampled_from(["leader", "follower", "unattached", "observer"]), st.lists(requests(), min_size=1, max_size=5))
+def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
+    if role == "leader":
+        node = leader_of_three()
+    elif role == "follower":
+        node = follower_of_two([(1, 1), (2, 2)])
+    else:
+        cluster = Cluster(3, 1, start=False, checked=False)
+        node = cluster[1 if role == "unattached" else 4]
+        node.start()
+    node.cluster.fatal_allowed = True
+    for request in asked:
+        at = len(node.effects)
+        node.step(RequestReceived(request, (2, 0, 0)))
+        node.step(Tick())
+        core = node.up
+        core.validate()
+        answered = [e for e in node.effects[at:] if hasattr(e, "reply_to")]
+        parked = isinstance(request, pb.FetchRequest) and core.role == "leader"
+        assert answered or parked or node.fatal
+
+
+def test_what_is_no_request_is_ignored() -> None:
+    node = leader_of_three()
+    at = len(node.effects)
+    for thing in (pb.VoteResponse(), pb.FetchSnapshotRequest(), None, "x"):
+        node.step(RequestReceived(thing, (2, 0, 0)))
+    node.step(ResponseReceived(2, 1, None))
+    node.step(RequestFailed(9, 99))
+    assert len(node.effects) == at
+
+
+def test_same_input_same_output() -> None:
+    def history() -> list[Any]:
+        cluster = Cluster(5, 1, seed=3, connected=True)
+        cluster.elect()
+        cluster.propose(3)
+        cluster.resign()
+        cluster.run(3)
+        return cluster.history
+
+    assert history() == history()
+
+
+def test_effects_of_starting_come_with_the_first_step() -> None:
+    node = Cluster(3, start=False)[1]
+    node.disk.vote = VoteState(2)
+    node.disk.log = [(4, 1)]
+    node.start()
+    assert node.effects[:2] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
+
+
+def test_persist_vote_of_the_leader_goes_behind_the_sends() -> None:
+    """Who leads is no promise: nothing waits for it."""
+    node = leader_of_three()
+    kinds = [type(effect).__name__ for effect in node.effects]
+    became = kinds.index("BecameLeader")
+    assert kinds[became : became + 4] == ["BecameLeader", "Send", "Send", "PersistVote"]
+
+
+def test_validate_finds_what_is_wrong() -> None:
+    """The checks can fail: each breach is named."""
+    breaches = [
+        ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
+        ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
+        ("never goes down", lambda node: setattr(node, "high_watermark", 0)),
+        ("higher epoch", lambda node: setattr(node, "vote", VoteState(0))),
+        ("never changed or forgotten", lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1))),
+        ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
+        ("one leader", lambda node: setattr(node, "vote", VoteState(1, 1, "dir1", 2))),
+        ("knows itself", lambda node: setattr(node, "leader_id", 2)),
+        ("higher epoch", lambda node: node.log.epochs.append(7, node.log.end - 1)),
+        ("observers", lambda node: setattr(node, "is_voter", False)),
+    ]
+    for rule, breach in breaches:
+        node = leader_of_three()
+        node.propose([5])
+        caught_up(node, fetch_offset=1)
+        node.up.validate()
+        breach(node.up._node)
+        with pytest.raises(InvariantError, match=rule):
+            node.up.validate()
+
+
+def test_deadline_is_never_late() -> None:
+    """A Tick before the deadline does nothing; at the deadline something happens or the deadline moves."""
+    cluster = Cluster(3, connected=True)
+    cluster.elect()
+    rng = random.Random(1)
+    for _ in range(300):
+        for node in cluster.alive:
+            deadline = node.up.next_deadline()
+            if deadline > cluster.now:
+                at = len(node.effects)
+                node.step(Tick())
+                assert len(node.effects) == at
+            else:
+                node.step(Tick())
+                assert node.up.next_deadline() > cluster.now
+        cluster.settle()
+        cluster.now += rng.random() * 0.2
+
+
+def test_step_without_effects_keeps_quiet() -> None:
+    node = leader_of_three()
+    at = len(node.effects)
+    node.step(VotePersisted(node.disk.vote))
+    node.step(Tick())
+    assert len(node.effects) == at
+    assert not effects_of(node, ReplyFetch)

@@ -1,0 +1,560 @@
+"""Votes, pre-votes, and who may lead: kraft-rules 1.2-1.4 and mechanisms' counter-examples."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+
+from raftlog.errors import ErrorCode, FatalError
+from raftlog.quorum.events import (
+    BecameLeader,
+    Fatal,
+    LostLeadership,
+    PeerConnected,
+    PeerLost,
+    PersistVote,
+    Reply,
+    RequestReceived,
+    ResponseReceived,
+    Send,
+    SendFetch,
+    Tick,
+    VotePersisted,
+)
+from raftlog.quorum.transitions import TRANSITIONS
+from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def vote_request(to: int, **fields: object) -> pb.VoteRequest:
+    values: dict[str, object] = {
+        "cluster_id": CLUSTER,
+        "voter_id": to,
+        "voter_directory_id": f"dir{to}",
+        "replica_id": 2,
+        "replica_directory_id": "dir2",
+        "replica_epoch": 5,
+        "last_offset_epoch": 0,
+        "last_offset": 0,
+    }
+    return pb.VoteRequest(**(values | fields))
+
+
+def ask(node: SimNode, request: object) -> object:
+    """The node's answer, whether it may leave already or not."""
+    at = len(node.effects)
+    node.step(RequestReceived(request, (2, 0, 0)))
+    return next(effect.response for effect in node.effects[at:] if isinstance(effect, Reply))
+
+
+def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: int) -> SimNode:
+    """Node 1 of three, alone in the world."""
+    cluster = Cluster(3, start=False, checked=False, **options)
+    cluster.fatal_allowed = True
+    cluster[1].disk.vote = vote or VoteState()
+    cluster[1].disk.log = log or []
+    cluster[1].start()
+    return cluster[1]
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vote", "log", "role", "epoch"),
+    [
+        (VoteState(), [], "unattached", 0),
+        (VoteState(3, 2, "dir2"), [], "unattached", 3),
+        (VoteState(3, 2, "dir2", 2), [], "follower", 3),
+        (VoteState(3, 1, "dir1"), [], "resigned", 3),
+        (VoteState(3, 1, "dir1", 1), [], "resigned", 3),
+        (VoteState(3, -1, "", 1), [], "resigned", 3),
+        (VoteState(3, 1, "dir1", 2), [], "resigned", 3),
+        (VoteState(3, 1, "dir1", 1), [(4, 1)], "unattached", 4),
+        (VoteState(3, 2, "dir2", 9), [], "unattached", 3),
+    ],
+)
+def test_roles_at_the_start(vote: VoteState, log: list[tuple[int, int]], role: str, epoch: int) -> None:
+    node = one(vote, log)
+    assert (node.up.role, node.up.epoch) == (role, epoch)
+    if epoch > vote.epoch:
+        assert node.effects[0] == PersistVote(VoteState(epoch)), "the log's epoch is made durable first"
+
+
+def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
+    """[mechanisms 4: led again, offset and epoch would name two different records]"""
+    node = one(VoteState(3, 1, "dir1", 1), [(3, 1), (3, 2)])
+    assert ask(node, vote_request(1, replica_epoch=3, last_offset_epoch=2, last_offset=9)).vote_granted is False
+    assert node.up.next_deadline() >= node.cluster.now + 1.0, "waits for the election timeout"
+    node.cluster.run(1.3)
+    sent = list(requests_of(node, pb.VoteRequest))
+    assert sent
+    assert all(request.pre_vote and request.replica_epoch == 3 for request in sent)
+    node.step(PeerConnected(2))
+    assert not effects_of(node, BecameLeader)
+
+
+def test_a_restarted_candidate_follows_who_won_its_epoch() -> None:
+    node = one(VoteState(3, 1, "dir1"))
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=3
+    )
+    assert ask(node, begin).error_code == ErrorCode.NONE
+    assert (node.up.role, node.up.leader_id, node.up.voted_id) == ("follower", 3, 1)
+
+
+def test_restarted_follower_remembers_its_vote() -> None:
+    node = one(VoteState(3, 2, "dir2"))
+    assert not ask(node, vote_request(1, replica_epoch=3, replica_id=3, replica_directory_id="dir3")).vote_granted
+    assert ask(node, vote_request(1, replica_epoch=3)).vote_granted, "the same candidate may ask twice"
+    assert not ask(node, vote_request(1, replica_epoch=3, replica_directory_id="wiped")).vote_granted
+
+
+# --- votes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cluster_id": "other", "replica_epoch": 1}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"last_offset": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_offset_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_offset_epoch": 5}, ErrorCode.INVALID_REQUEST),
+        ({"last_offset_epoch": 6, "pre_vote": True}, ErrorCode.INVALID_REQUEST),
+        ({"replica_id": -3}, ErrorCode.INVALID_REQUEST),
+        ({"replica_id": 1}, ErrorCode.INVALID_REQUEST),
+        ({"replica_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"replica_epoch": 4}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"voter_id": 3}, ErrorCode.INVALID_VOTER_KEY),
+        ({"voter_directory_id": "wiped"}, ErrorCode.INVALID_VOTER_KEY),
+        ({"voter_directory_id": ""}, ErrorCode.NONE),
+        ({"last_offset_epoch": 5, "pre_vote": True}, ErrorCode.NONE),
+    ],
+)
+def test_vote_request_checks(fields: dict[str, object], error: ErrorCode) -> None:
+    node = one(VoteState(5))
+    response = ask(node, vote_request(1, **fields))
+    assert response.error_code == error
+    assert response.vote_granted is (error == ErrorCode.NONE)
+    if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
+        assert (response.leader_epoch, node.up.epoch) == (0, 5)
+
+
+def test_checks_come_in_order() -> None:
+    """The epoch is taken before the voter key is looked at, and nothing at all from another cluster."""
+    node = one(VoteState(5))
+    assert ask(node, vote_request(1, replica_epoch=9, voter_id=3)).error_code == ErrorCode.INVALID_VOTER_KEY
+    assert node.up.epoch == 9
+    ask(node, vote_request(1, replica_epoch=12, cluster_id="other"))
+    ask(node, vote_request(1, replica_epoch=12, last_offset=-1))
+    assert node.up.epoch == 9
+
+
+def test_a_vote_is_durable_before_it_is_told() -> None:
+    node = one()
+    ask(node, vote_request(1, replica_epoch=2))
+    assert effects_of(node, PersistVote) == [PersistVote(VoteState(2, 2, "dir2"))], "epoch and vote in one write"
+    assert not node.cluster.network
+    node.persist()
+    assert [m.body.vote_granted for m in node.cluster.network] == [True]
+
+
+@pytest.mark.parametrize("pre_vote", [True, False])
+@pytest.mark.parametrize(
+    ("epoch", "end", "granted"), [(3, 5, True), (3, 6, True), (4, 1, True), (3, 4, False), (2, 9, False), (0, 0, False)]
+)
+def test_only_a_log_as_complete_as_ours_gets_a_vote(pre_vote: bool, epoch: int, end: int, granted: bool) -> None:
+    node = one(VoteState(5), [(1, 1), (1, 2), (3, 3), (3, 4), (3, 5)])
+    request = vote_request(1, replica_epoch=6, last_offset_epoch=epoch, last_offset=end, pre_vote=pre_vote)
+    assert ask(node, request).vote_granted is granted
+    assert node.up.epoch == 6, "a pre-vote of a higher epoch moves the epoch too"
+    assert node.up.voted_id == (2 if granted and not pre_vote else -1)
+
+
+def test_who_is_no_voter_gets_no_vote() -> None:
+    node = one(VoteState(5))
+    for fields in ({"replica_id": 9}, {"replica_directory_id": "wiped"}):
+        for pre_vote in (True, False):
+            assert not ask(node, vote_request(1, pre_vote=pre_vote, **fields)).vote_granted
+
+
+def test_pre_votes_leave_nothing_behind() -> None:
+    """Kraft-rules 1.12 edge 13."""
+    node = one(VoteState(5))
+    for candidate in (2, 3):
+        request = vote_request(1, replica_id=candidate, replica_directory_id=f"dir{candidate}", pre_vote=True)
+        assert ask(node, request).vote_granted, "any number of them"
+    node.cluster.run(1.3)
+    assert node.up.role == "prospective"
+    assert not effects_of(node, PersistVote)
+    assert node.up.epoch == 5
+
+
+def test_one_vote_in_an_epoch() -> None:
+    node = one(VoteState(5))
+    assert ask(node, vote_request(1)).vote_granted
+    assert not ask(node, vote_request(1, replica_id=3, replica_directory_id="dir3")).vote_granted
+    assert node.up.voted_id == 2
+
+
+def test_a_granted_vote_gives_the_candidate_its_time() -> None:
+    node = one(VoteState(5))
+    node.cluster.now += 0.9
+    ask(node, vote_request(1))
+    assert node.up.next_deadline() >= node.cluster.now + 1.0
+
+
+def test_a_refused_candidate_does_not_postpone_the_election() -> None:
+    node = one(VoteState(5), [(5, 1)])
+    before = node.up.next_deadline()
+    node.up._node.end_hurry()  # a cold start is in a hurry anyway
+    node.cluster.now += 0.9
+    assert not ask(node, vote_request(1, replica_epoch=6)).vote_granted
+    assert node.up.next_deadline() == before
+
+
+def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
+    cluster = Cluster(3)
+    node = cluster[1]
+    node.step(PeerConnected(2))
+    pre_votes = [effect for effect in node.effects if isinstance(effect, Send)]
+    node.step(answer(pre_votes[0], epoch=0, pre_vote=True))
+    assert node.up.role == "candidate"
+    votes = [effect for effect in node.effects if isinstance(effect, Send)][2:]
+    assert len(votes) == 2
+    for vote in votes:
+        node.step(answer(vote, epoch=1))
+    assert node.up.role == "candidate", "a majority of others is not enough while the own vote may be lost"
+    node.step(VotePersisted(VoteState(0)))
+    assert node.up.role == "candidate", "that was another vote"
+    node.persist()
+    assert node.up.role == "leader"
+
+
+def answer(send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: int) -> ResponseReceived:
+    response = pb.VoteResponse(
+        leader_id=fields.get("leader_id", -1),
+        leader_epoch=epoch,
+        vote_granted=granted,
+        voter_id=send.peer_id,
+        pre_vote=pre_vote,
+        error_code=fields.get("error_code", 0),
+    )
+    return ResponseReceived(send.peer_id, send.correlation_id, response)
+
+
+def test_late_repeated_and_foreign_answers_change_nothing() -> None:
+    """Kraft-rules 1.12 edge 10."""
+    node = Cluster(5)[1]
+    node.step(PeerConnected(2))
+    node.step(PeerConnected(3))
+    sends = [effect for effect in node.effects if isinstance(effect, Send)]
+    node.step(answer(sends[0], epoch=0, pre_vote=True))
+    node.step(answer(sends[0], epoch=0, pre_vote=True))
+    assert node.up.role == "prospective", "one peer's answer counts once"
+    forged = Send(sends[1].peer_id, sends[0].correlation_id, sends[0].request)
+    node.step(answer(forged, epoch=0, pre_vote=True))
+    node.step(answer(sends[1], epoch=0, pre_vote=False))
+    node.step(answer(sends[2], epoch=0, pre_vote=True, error_code=int(ErrorCode.INVALID_VOTER_KEY)))
+    assert node.up.role == "prospective"
+    node.step(answer(sends[3], epoch=0, pre_vote=True))
+    assert node.up.role == "candidate"
+    node.step(answer(sends[1], epoch=9, pre_vote=True))
+    assert node.up.epoch == 1, "an answer to a role before this one"
+
+
+def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
+    node = Cluster(3)[1]
+    node.step(PeerConnected(2))
+    send = next(effect for effect in node.effects if isinstance(effect, Send))
+    node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3))
+    assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 7, 3)
+
+
+def test_an_answer_from_another_cluster_teaches_nothing() -> None:
+    node = Cluster(3)[1]
+    node.step(PeerConnected(2))
+    send = next(effect for effect in node.effects if isinstance(effect, Send))
+    code = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3, error_code=code))
+    assert node.up.epoch == 0
+
+
+# --- two leaders, illegal steps -----------------------------------------------------------------------------------------
+
+
+def test_two_leaders_in_one_epoch_are_fatal() -> None:
+    node = one(VoteState(5, -1, "", 2))
+    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=5)
+    node.step(RequestReceived(begin, (3, 0, 0)))
+    assert effects_of(node, Fatal) == [Fatal("two leaders in epoch 5: 2 and 3")]
+    assert isinstance(node.effects[-1], Fatal), "nothing follows"
+    at = len(node.effects)
+    node.step(Tick())
+    node.step(RequestReceived(vote_request(1, replica_epoch=9), (2, 0, 0)))
+    assert len(node.effects) == at
+
+
+def test_the_table_is_enforced() -> None:
+    node = one().up._node
+    with pytest.raises(FatalError, match="no way from unattached of epoch 0 to leader"):
+        node.become_leader((1,))
+    assert all(target in TRANSITIONS for targets in TRANSITIONS.values() for target in targets)
+    assert [role for role, targets in TRANSITIONS.items() if "leader" in targets] == ["candidate"]
+    assert [role for role, targets in TRANSITIONS.items() if "candidate" in targets] == ["prospective"]
+
+
+# --- how fast, how calm ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("voters", [1, 2, 3, 5])
+def test_cold_start(voters: int) -> None:
+    cluster = Cluster(voters, connected=True)
+    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    assert took < 0.1
+    assert len(cluster.oracle.leader_of) == 1
+    if voters > 1:
+        assert cluster.leader().up.epoch == 1, "nobody split the vote"
+
+
+def test_without_links_the_election_timer_serves() -> None:
+    cluster = Cluster(3)
+    took = cluster.run_until(lambda: bool(cluster.leaders()))
+    assert 1.0 <= took < 1.3
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
+    cluster = Cluster(voters, connected=True, seed=seed)
+    leader = cluster.elect()
+    cluster.propose(3)
+    cluster.run(random.Random(seed).random() * 0.01)
+    epoch = leader.up.epoch
+    cluster.crash(leader.id)
+    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    assert took < 0.12
+    assert cluster.leader().up.epoch <= epoch + 2
+
+
+def test_a_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
+    for seed in range(10):
+        cluster = Cluster(3, connected=True, seed=seed)
+        leader = cluster.elect()
+        cluster.isolate(leader.id)
+        took = cluster.run_until(lambda: any(node.id != leader.id for node in cluster.leaders()))  # noqa: B023
+        assert 0.6 < took < 1.3
+
+
+def test_all_restarted_at_once() -> None:
+    """Followers of a leader that came back are told by it that it leads no more: nobody waits for a timeout."""
+    cluster = Cluster(3, connected=True)
+    cluster.elect()
+    for node_id in (1, 2, 3):
+        cluster.crash(node_id, noticed=False)
+    cluster.network.clear()
+    for node_id in (1, 2, 3):
+        cluster.restart(node_id)
+    assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm()) < 0.2
+
+
+def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
+    """2 knows that the leader is gone, 3 still believes in it: 2 asks again and again, a little apart, until 3 knows too."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    two, three = (node for node in cluster.alive if node is not leader)
+    cluster.crash(leader.id, noticed=False)
+    two.step(PeerLost(leader.id))
+    begun = cluster.now
+    cluster.run(0.3)
+    asked = [r for r in requests_of(two, pb.VoteRequest) if r.voter_id == three.id and r.pre_vote]
+    tries = len(asked)
+    assert 5 <= tries <= 31, "10 to 40 ms apart"
+    assert two.up.role == "prospective"
+    assert three.up.role == "follower", "hears it, as far as it knows"
+    three.step(PeerLost(leader.id))
+    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    assert cluster.now - begun < 0.45
+
+
+def test_pre_votes_stop_hurrying_when_the_lost_peer_is_back() -> None:
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    two = next(node for node in cluster.alive if node is not leader)
+    two.step(PeerLost(leader.id))
+    cluster.settle()
+    assert two.up.role == "prospective", "refused, and about to ask again"
+    two.step(PeerConnected(leader.id))
+    cluster.run(0.2)
+    assert two.up.role == "follower"
+    assert len([r for r in requests_of(two, pb.VoteRequest) if r.voter_id == leader.id]) <= 3
+    assert len(cluster.oracle.leader_of) == 1, "no needless election"
+
+
+def test_told_of_a_leader_that_is_known_to_be_dead() -> None:
+    cluster = Cluster(3)
+    node = cluster[1]
+    node.step(PeerConnected(3))
+    node.step(PeerLost(2))
+    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=2, leader_epoch=4)
+    ask(node, begin)
+    assert node.up.role == "follower"
+    cluster.run(0.06)
+    assert any(requests_of(node, pb.VoteRequest)), "does not wait for the fetch timeout"
+
+
+def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
+    """Pre-vote: its epoch has not moved, and who hears a leader refuses it."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    away = next(node for node in cluster.alive if node is not leader)
+    cluster.isolate(away.id)
+    cluster.run(6)
+    cluster.heal()
+    cluster.propose(2)
+    cluster.run_until(cluster.calm)
+    assert list(cluster.oracle.leader_of) == [1]
+    assert not effects_of(leader, LostLeadership)
+
+
+def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
+    """A repeated BeginQuorumEpoch does not reset the fetch timer (kraft-rules 1.7)."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.blocked = lambda source, target: target == leader.id
+    took = cluster.run_until(lambda: any(node is not leader for node in cluster.leaders()), 5)
+    assert took < 1.7, "the fetch timeout after its last answer"
+    assert len(list(requests_of(leader, pb.BeginQuorumEpochRequest))) > 2, "it did go on sending"
+
+
+def test_bridge_partition_settles() -> None:
+    """Two that do not see each other, one that sees both: no endless elections."""
+    cluster = Cluster(3, connected=True)
+    cluster.elect()
+    cluster.blocked = lambda source, target: {source, target} == {1, 2}
+    cluster.run(5)
+    led = len(cluster.oracle.leader_of)
+    cluster.run(10)
+    assert len(cluster.oracle.leader_of) == led
+    assert cluster.leaders()
+
+
+# --- resigning --------------------------------------------------------------------------------------------------------
+
+
+def end_request(leader: int, epoch: int, *preferred: int) -> pb.EndQuorumEpochRequest:
+    candidates = [pb.PreferredCandidate(candidate_id=i, candidate_directory_id=f"dir{i}") for i in preferred]
+    return pb.EndQuorumEpochRequest(
+        cluster_id=CLUSTER, leader_id=leader, leader_epoch=epoch, preferred_candidates=candidates
+    )
+
+
+def test_resigned_leader_hands_over() -> None:
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.resign()
+    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    assert took < 0.05
+    assert cluster.leader() is not leader
+    assert effects_of(leader, LostLeadership) == [LostLeadership(1, "asked to")]
+    assert not effects_of(leader, Fatal)
+
+
+@pytest.mark.parametrize(
+    ("preferred", "delay_ms"), [((2, 1, 3), 10), ((2, 3, 1, 4), 10), ((2, 3, 4, 1), 20), ((2, 3), 40), ((), 40)]
+)
+def test_end_quorum_epoch_sets_the_pace(preferred: tuple[int, ...], delay_ms: int) -> None:
+    node = one(VoteState(5, -1, "", 3))
+    ask(node, end_request(3, 5, *preferred))
+    assert node.up.role == "follower"
+    assert node.up.next_deadline() == pytest.approx(node.cluster.now + delay_ms / 1000)
+    assert ask(node, vote_request(1, pre_vote=True)).vote_granted, "the leader is heard no more"
+
+
+def test_first_preferred_candidate_asks_at_once() -> None:
+    node = one(VoteState(5, -1, "", 3))
+    ask(node, end_request(3, 5, 1, 2))
+    assert node.up.role == "prospective"
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (end_request(3, 4, 1), ErrorCode.FENCED_LEADER_EPOCH),
+        (end_request(9, 5, 1), ErrorCode.INVALID_REQUEST),
+        (end_request(1, 5, 1), ErrorCode.INVALID_REQUEST),
+        (end_request(-1, 5, 1), ErrorCode.INVALID_REQUEST),
+        (pb.EndQuorumEpochRequest(cluster_id="other", leader_id=3, leader_epoch=9), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (pb.BeginQuorumEpochRequest(cluster_id="x", leader_id=3, leader_epoch=9), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=0), ErrorCode.INVALID_REQUEST),
+        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=7, leader_epoch=9), ErrorCode.INVALID_REQUEST),
+        (pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=4), ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) -> None:
+    node = one(VoteState(5, -1, "", 3))
+    deadline = node.up.next_deadline()
+    assert ask(node, request_).error_code == error
+    assert (node.up.role, node.up.epoch, node.up.next_deadline()) == ("follower", 5, deadline)
+
+
+def test_begin_is_followed_before_the_voter_key_is_checked() -> None:
+    node = one(VoteState(5))
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, voter_directory_id="wiped", leader_id=3, leader_epoch=6
+    )
+    assert ask(node, begin).error_code == ErrorCode.INVALID_VOTER_KEY
+    assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 3, 6)
+
+
+def test_check_quorum_resigns_an_isolated_leader() -> None:
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.isolate(leader.id)
+    took = cluster.run_until(lambda: leader.up.role != "leader", 5)
+    assert 1.0 < took <= 1.51
+    assert "majority" in effects_of(leader, LostLeadership)[0].reason
+
+
+def test_check_quorum_leaves_a_served_leader_alone() -> None:
+    cluster = Cluster(5, connected=True)
+    leader = cluster.elect()
+    for node in cluster.alive:
+        if node is not leader and len(cluster.alive) > 3:
+            cluster.crash(node.id)
+    cluster.run(10)
+    assert leader.up.role == "leader"
+    single = Cluster(1)
+    single.elect()
+    single.run(10)
+    assert list(single.oracle.leader_of) == [1], "a quorum of one never expires"
+
+
+def test_resigned_node_rejoins_by_asking() -> None:
+    """Resigned, alone, then healed: it neither leads its epoch again nor disturbs the new leader."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.isolate(leader.id)
+    cluster.run(6)
+    assert leader.up.epoch == 1
+    cluster.heal()
+    cluster.run_until(cluster.calm)
+    assert leader.up.role == "follower"
+    assert cluster.leader() is not leader
+
+
+def test_voters_tell_each_other_who_leads() -> None:
+    """A node that was unreachable for the election learns the leader from a refused pre-vote."""
+    cluster = Cluster(3)
+    cluster.isolate(3)
+    cluster[1].step(PeerConnected(2))
+    cluster.settle()
+    assert cluster[1].up.role == "leader"
+    cluster.heal()
+    cluster.blocked = lambda source, target: (source, target) == (1, 3)
+    cluster[3].step(PeerConnected(2))
+    cluster.settle()
+    assert (cluster[3].up.role, cluster[3].up.leader_id) == ("follower", 1)
+    assert any(isinstance(effect, SendFetch) for effect in cluster[3].effects)

@@ -1,0 +1,138 @@
+"""Nodes that are not in the voter set."""
+
+from __future__ import annotations
+
+import random
+
+from quorum_harness import CLUSTER, Cluster, effects_of, requests_of
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.events import (
+    BecameLeader,
+    PeerConnected,
+    PeerLost,
+    RequestFailed,
+    RequestReceived,
+    ResignRequested,
+    RoundRequested,
+    SendFetch,
+    Tick,
+)
+from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def test_asks_one_voter_after_the_other() -> None:
+    cluster = Cluster(3, 1, start=False)
+    observer = cluster[4]
+    observer.start()
+    for _ in range(6):
+        send = effects_of(observer, SendFetch)[-1]
+        observer.step(RequestFailed(send.peer_id, send.correlation_id))
+        cluster.now += 0.021
+        observer.step(Tick())
+    asked = [send.peer_id for send in effects_of(observer, SendFetch)]
+    assert len(asked) == 7
+    assert set(asked[:3]) == {1, 2, 3}
+    assert asked[:3] == asked[3:6]
+
+
+def test_finds_the_leader_and_keeps_up() -> None:
+    cluster = Cluster(3, 2, connected=True)
+    leader = cluster.elect()
+    cluster.propose(5)
+    cluster.run_until(cluster.calm)
+    assert cluster[4].log == leader.log
+    assert cluster[4].disk.log == leader.log, "flushed before each Fetch, like a follower"
+    assert (cluster[4].up.role, cluster[4].up.leader_id) == ("observer", leader.id)
+
+
+def test_follows_a_new_leader() -> None:
+    cluster = Cluster(3, 1, connected=True)
+    leader = cluster.elect()
+    cluster.crash(leader.id)
+    assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm()) < 0.3
+    other = Cluster(3, 1, connected=True)
+    leader = other.elect()
+    other.isolate(leader.id)
+    other.run_until(lambda: other[4].up.leader_id not in (-1, leader.id), 5)
+
+
+def test_never_votes_asks_or_leads() -> None:
+    cluster = Cluster(3, 1)
+    observer = cluster[4]
+    for voter in (1, 2, 3):
+        cluster[voter].crash()
+    for event in (PeerConnected(1), PeerConnected(2), PeerLost(1), RoundRequested(), ResignRequested("x")):
+        observer.step(event)
+    cluster.run(10)
+    assert not list(requests_of(observer, pb.VoteRequest))
+    assert not effects_of(observer, BecameLeader)
+    for pre_vote in (True, False):
+        vote = pb.VoteRequest(
+            cluster_id=CLUSTER,
+            voter_id=4,
+            replica_id=2,
+            replica_directory_id="dir2",
+            replica_epoch=5,
+            pre_vote=pre_vote,
+        )
+        observer.step(RequestReceived(vote, (2, 0, 0)))
+        assert not observer.effects[-1].response.vote_granted
+    assert (observer.up.role, observer.up.epoch, observer.up.voted_id) == ("observer", 5, -1)
+
+
+def test_a_wiped_voter_is_an_observer() -> None:
+    """The same id with another directory: it promised votes and acknowledgements which it no longer knows of."""
+    voters = tuple(Voter(i, f"h{i}:1", f"dir{i}") for i in (1, 2, 3))
+    config = QuorumConfig(CLUSTER, 1, "wiped", voters)
+    core = QuorumCore(config, RecoveredLog(VoteState(), 0, 0, ()), random.Random(0), 0.0)
+    assert core.role == "observer"
+    for _ in range(5):
+        effects = core.step(Tick(), core.next_deadline())
+        sends = [effect for effect in effects if isinstance(effect, SendFetch)]
+        assert all(send.peer_id != 1 for send in sends), "does not ask itself"
+        for send in sends:
+            core.step(RequestFailed(send.peer_id, send.correlation_id), core.next_deadline())
+    reply = core.step(
+        RequestReceived(
+            pb.BeginQuorumEpochRequest(
+                cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=2, leader_epoch=4
+            ),
+            "r",
+        ),
+        1.0,
+    )
+    answers = [effect.response for effect in reply if hasattr(effect, "response")]
+    assert answers[0].error_code == ErrorCode.INVALID_VOTER_KEY
+    assert (core.role, core.leader_id) == ("observer", 2)
+
+
+def test_a_wiped_voter_cannot_make_a_majority() -> None:
+    cluster = Cluster(3, start=False)
+    for i in (1, 2):
+        cluster[i].start()
+    cluster[1].step(PeerConnected(2))
+    cluster.settle()
+    config = cluster[3].config
+    cluster[3].config = QuorumConfig(CLUSTER, 3, "wiped", config.voters)
+    cluster[3].start()
+    cluster.crash(2)
+    committed = cluster[1].up.high_watermark
+    cluster[1].propose([9])
+    cluster.run(1.2)
+    assert len(cluster[3].log) == committed + 1, "it has the record"
+    assert cluster[1].up.high_watermark == committed
+    cluster.run(3)
+    assert not cluster.leaders()
+
+
+def test_observer_restarts_with_what_it_knew() -> None:
+    cluster = Cluster(3, 1, connected=True)
+    leader = cluster.elect()
+    cluster.crash(4)
+    cluster.restart(4)
+    assert cluster[4].up.leader_id == leader.id
+    assert effects_of(cluster[4], SendFetch)[-1].peer_id == leader.id

@@ -1,0 +1,204 @@
+"""The small parts: epoch index, log state, voter set, progress, rounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.errors import ConfigError
+from raftlog.quorum.config import Voter
+from raftlog.quorum.epoch_index import EpochIndex
+from raftlog.quorum.events import LogSpan
+from raftlog.quorum.log_state import LogState
+from raftlog.quorum.progress import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress
+from raftlog.quorum.rounds import Rounds
+from raftlog.quorum.voters import VoterSet
+from raftlog.storage.api import RecoveredLog, VoteState
+
+
+def voter_set(count: int, *, known: bool = True) -> VoterSet:
+    return VoterSet(tuple(Voter(i, f"h{i}:1", f"dir{i}" if known else "") for i in range(count, 0, -1)))
+
+
+def test_end_offset_for_epoch() -> None:
+    index = EpochIndex([(2, 10), (4, 15), (7, 30)])
+
+    def look(epoch: int) -> tuple[int, int]:
+        return index.end_offset_for_epoch(epoch, log_start=10, log_end=40)
+
+    assert [look(epoch) for epoch in (1, 2, 3, 4, 6, 7, 9)] == [
+        (0, 10),
+        (2, 15),
+        (2, 15),
+        (4, 30),
+        (4, 30),
+        (7, 40),
+        (7, 40),
+    ]
+    index.truncate(15)
+    assert index.entries == ((2, 10),)
+    assert EpochIndex().end_offset_for_epoch(3, log_start=0, log_end=0) == (0, 0)
+    assert EpochIndex().last_epoch == 0
+
+
+def test_epochs_never_go_back() -> None:
+    index = EpochIndex([(2, 10)])
+    index.append(2, 12)
+    assert index.entries == ((2, 10),)
+    with pytest.raises(ValueError, match="epoch 1 at 13 after epoch 2 at 10"):
+        index.append(1, 13)
+    with pytest.raises(ValueError, match="epoch 3 at 10"):
+        index.append(3, 10)
+
+
+LOGS = st.lists(st.integers(1, 5), max_size=12).map(sorted)
+
+
+def log_of(epochs: list[int]) -> LogState:
+    runs = tuple((e, i) for i, e in enumerate(epochs) if i == 0 or epochs[i - 1] != e)
+    return LogState(RecoveredLog(VoteState(), 0, len(epochs), runs))
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(LOGS, LOGS)
+def test_divergence_ends_at_the_longest_common_prefix(leader_epochs: list[int], follower_epochs: list[int]) -> None:
+    """Two logs as Raft makes them: equal (offset, epoch) means equal before. Rounds of truncation end at what is common."""
+    leader, follower = log_of(leader_epochs), log_of(follower_epochs)
+    # A record is named by its epoch and where that epoch began: epochs that begin elsewhere would be another leader's.
+    common = 0
+    while common < min(leader.end, follower.end) and leader_epochs[common] == follower_epochs[common]:
+        common += 1
+    matches = all(leader_epochs[i] != follower_epochs[i] for i in range(common, min(leader.end, follower.end)))
+    rounds = 0
+    while (hint := leader.divergence(follower.end, follower.last_epoch)) is not None:
+        target = min(hint[1], follower.end_offset_for_epoch(hint[0])[1])
+        assert target < follower.end, "every round drops something"
+        follower.truncate(target)
+        rounds += 1
+    assert rounds <= 6
+    if matches and not set(leader_epochs[common:]) & set(follower_epochs[common:]):
+        assert follower.end <= common
+        assert follower.epochs.entries == log_of(leader_epochs[: follower.end]).epochs.entries
+
+
+@pytest.mark.parametrize(
+    ("base", "end", "epochs", "good"),
+    [
+        (3, 5, ((2, 3),), True),
+        (3, 6, ((2, 3), (4, 5)), True),
+        (2, 5, ((2, 2),), False),  # overlaps
+        (4, 5, ((2, 4),), False),  # leaves a gap
+        (3, 3, ((2, 3),), False),  # empty
+        (3, 5, (), False),
+        (3, 5, ((1, 3),), False),  # an epoch below the log's
+        (3, 5, ((5, 3),), False),  # an epoch above the node's
+        (3, 5, ((4, 3), (2, 4)), False),
+        (3, 5, ((2, 3), (4, 5)), False),  # a run beyond the end
+        (3, 5, ((2, 4),), False),  # the first run begins late
+        (3, 5, ((2, 3), (4, 3)), False),
+    ],
+)
+def test_a_span_must_continue_the_log(base: int, end: int, epochs: tuple[tuple[int, int], ...], good: bool) -> None:
+    assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b""), max_epoch=4) is good
+
+
+def test_flushed_end_stays_within_the_log() -> None:
+    log = log_of([1, 1, 1])
+    log.append(LogSpan(3, 6, ((2, 3),), b""))
+    assert (log.end, log.flushed_end, log.last_epoch) == (6, 3, 2)
+    log.flushed(5)
+    log.flushed(4)
+    assert log.flushed_end == 5
+    log.truncate(2)
+    log.flushed(5)
+    assert (log.end, log.flushed_end, log.last_epoch) == (2, 2, 1)
+
+
+def test_voter_set() -> None:
+    voters = voter_set(4)
+    assert voters.ids == (1, 2, 3, 4)
+    assert (voters.majority, voter_set(1).majority, voter_set(5).majority) == (3, 1, 3)
+    assert voters.includes(2, "dir2")
+    assert not voters.includes(2, "other")
+    assert voter_set(2, known=False).includes(2, "other")
+    assert not voters.includes(9, "")
+    with pytest.raises(ConfigError, match="at least one"):
+        VoterSet(())
+    with pytest.raises(ConfigError, match="each node once"):
+        VoterSet((Voter(1, "a:1"), Voter(1, "b:1")))
+    with pytest.raises(ConfigError, match="negative"):
+        VoterSet((Voter(-1, "a:1"),))
+
+
+def test_same_id_on_another_disk_never_counts() -> None:
+    """Kraft-rules 1.12 edge 15, with the directory known and with the first one seen taken for it."""
+    for known in (True, False):
+        progress = Progress(voter_set(3, known=known), 1, 0.0)
+        progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
+        impostor = progress.heard_from(2, "wiped")
+        impostor.acknowledge(9, 9, 1.0)
+        assert not impostor.is_voter
+        assert progress.majority_offset(9) == 5
+        assert progress.voters[2].end_offset == 5
+
+
+def test_majority_offset_counts_the_leader_where_it_has_flushed() -> None:
+    progress = Progress(voter_set(3), 1, 0.0)
+    assert progress.majority_offset(100) == -1
+    progress.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
+    assert progress.majority_offset(9) == 7
+    assert progress.majority_offset(4) == 4
+    progress.heard_from(3, "dir3").acknowledge(8, 9, 1.0)
+    assert progress.majority_offset(4) == 7
+    assert Progress(voter_set(1), 1, 0.0).majority_offset(6) == 6
+    four = Progress(voter_set(4), 1, 0.0)
+    four.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
+    assert four.majority_offset(9) == -1, "two of four are no majority"
+
+
+def test_majority_heard_at() -> None:
+    progress = Progress(voter_set(5), 1, 10.0)
+    assert progress.majority_heard_at(20.0) == 10.0
+    for node_id, at in ((2, 12.0), (3, 14.0), (4, 11.0)):
+        progress.heard_from(node_id, f"dir{node_id}").acknowledge(1, 1, at)
+    assert progress.majority_heard_at(20.0) == 12.0
+    assert progress.silent_voters(12.0) == [4, 5]
+    assert Progress(voter_set(1), 1, 10.0).majority_heard_at(20.0) == 20.0
+
+
+def test_caught_up() -> None:
+    replica = Progress(voter_set(3), 1, 0.0).heard_from(2, "dir2")
+    replica.acknowledge(3, 5, 1.0)
+    assert replica.caught_up_at is None
+    replica.acknowledge(5, 8, 2.0)
+    assert replica.caught_up_at == 1.0, "has now what the leader had at the Fetch before"
+    replica.acknowledge(8, 8, 3.0)
+    assert replica.caught_up_at == 3.0
+
+
+def test_preferred_candidates_go_by_offset() -> None:
+    progress = Progress(voter_set(4), 1, 0.0)
+    progress.heard_from(4, "dir4").acknowledge(9, 9, 1.0)
+    progress.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
+    assert progress.preferred_candidates() == (4, 2, 3)
+
+
+def test_observers_are_bounded_and_forgotten() -> None:
+    progress = Progress(voter_set(3), 1, 0.0)
+    for i in range(MAX_OBSERVERS + 5):
+        progress.heard_from(100 + i, "d").acknowledge(0, 0, float(i))
+    assert len(progress.observers) == MAX_OBSERVERS
+    assert (100, "d") not in progress.observers
+    progress.forget_silent_observers(OBSERVER_FORGOTTEN_AFTER_S + 10)
+    assert min(progress.observers) == (111, "d")
+
+
+def test_rounds_are_shared_only_until_shown() -> None:
+    rounds = Rounds()
+    assert [rounds.request(), rounds.request()] == [1, 1]
+    rounds.shown()
+    assert [rounds.request(), rounds.request()] == [2, 2]
+    assert rounds.confirm(1)
+    assert not rounds.confirm(1)
+    assert rounds.confirmed == 1

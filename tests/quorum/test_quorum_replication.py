@@ -1,0 +1,611 @@
+"""Fetch, divergence, the high watermark, and what an acknowledgement promises: kraft-rules 1.6-1.8."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of, span_of
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.events import (
+    Append,
+    Fatal,
+    Flush,
+    Flushed,
+    HighWatermarkAdvanced,
+    LostLeadership,
+    Proposed,
+    ReplyFetch,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendFetch,
+    Tick,
+    Truncate,
+)
+from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def leader_of_three(**options: Any) -> SimNode:
+    """Node 1 leads epoch 1, alone; its LeaderChange record at offset 0 is flushed."""
+    cluster = Cluster(3, start=False, checked=False, **options)
+    cluster[1].start()
+    make_leader(cluster[1])
+    return cluster[1]
+
+
+def make_leader(node: SimNode) -> None:
+    node.cluster.now = node.up.next_deadline()
+    node.step(Tick())
+    for pre_vote in (True, False):
+        if not pre_vote:
+            node.persist()
+        send = next(e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == 2)
+        response = pb.VoteResponse(leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote)
+        node.step(ResponseReceived(2, send.correlation_id, response))
+    assert node.up.role == "leader"
+    node.persist()
+    node.flush()
+
+
+def follower_of_two(log: list[tuple[int, int]] | None = None, epoch: int = 3, **options: Any) -> SimNode:
+    """Node 1 follows 2 in ``epoch``, its first Fetch is out."""
+    cluster = Cluster(3, start=False, checked=False, **options)
+    cluster.fatal_allowed = True
+    cluster[1].disk.vote = VoteState(epoch, -1, "", 2)
+    cluster[1].disk.log = log or []
+    cluster[1].start()
+    return cluster[1]
+
+
+def fetch(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
+    """Node's answers to a Fetch, those it had parked before included."""
+    at = len(node.effects)
+    values = {
+        "cluster_id": CLUSTER,
+        "replica_id": replica,
+        "replica_directory_id": f"dir{replica}",
+        "current_leader_epoch": node.up.epoch,
+        "fetch_offset": 0,
+        "last_fetched_epoch": 0,
+        "high_watermark": -1,
+        "max_wait_ms": 300,
+        "max_bytes": 1000,
+        "correlation_id": 7,
+    }
+    node.step(RequestReceived(pb.FetchRequest(**(values | fields)), (replica, 7, 0)))
+    return [effect for effect in node.effects[at:] if isinstance(effect, ReplyFetch)]
+
+
+def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
+    """A Fetch of a replica that has all and knows all."""
+    values = {
+        "fetch_offset": node.up.log_end_offset,
+        "last_fetched_epoch": node.up.epoch,
+        "high_watermark": node.up.high_watermark,
+    }
+    return fetch(node, replica, **(values | fields))
+
+
+def respond(node: SimNode, data: list[tuple[int, int]] | None = None, base: int | None = None, **fields: Any) -> None:
+    """The leader 2 answers the Fetch that is out."""
+    send = effects_of(node, SendFetch)[-1]
+    values = {"leader_id": 2, "leader_epoch": node.up.epoch, "high_watermark": -1}
+    span = span_of(data, node.up.log_end_offset if base is None else base) if data else None
+    response = pb.FetchResponse(**(values | fields))
+    node.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
+
+
+# --- the leader ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cluster_id": "other", "fetch_offset": -1}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"fetch_offset": -1}, ErrorCode.INVALID_REQUEST),
+        ({"replica_id": -1}, ErrorCode.INVALID_REQUEST),
+        ({"replica_id": 1, "replica_directory_id": "dir1"}, ErrorCode.INVALID_REQUEST),
+        ({"last_fetched_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"last_fetched_epoch": 2}, ErrorCode.INVALID_REQUEST),
+        ({"current_leader_epoch": -1}, ErrorCode.INVALID_REQUEST),
+        ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"max_bytes": 0}, ErrorCode.INVALID_REQUEST),
+        ({"high_watermark": -2}, ErrorCode.INVALID_REQUEST),
+        ({"round": -1}, ErrorCode.INVALID_REQUEST),
+        ({"round": 1}, ErrorCode.INVALID_REQUEST),
+        ({"current_leader_epoch": 0, "last_fetched_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_bad_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
+    node = leader_of_three()
+    (reply,) = caught_up(node, **fields)
+    assert (reply.response.error_code, reply.max_bytes, reply.response.correlation_id) == (error, 0, 7)
+    assert node.up.high_watermark == -1
+    assert node.up.describe(node.cluster.now).voters[1].log_end_offset == -1, "acknowledges nothing"
+
+
+def test_only_a_leader_serves() -> None:
+    node = follower_of_two()
+    (reply,) = fetch(node, 3)
+    assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (reply.response.leader_id, reply.response.leader_epoch) == (2, 3)
+
+
+def test_fetch_at_the_end_waits() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    assert node.up.high_watermark == 1
+    assert caught_up(node) == []
+    node.cluster.now += 0.299
+    node.step(Tick())
+    assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.001)
+    at = len(node.effects)
+    node.cluster.now += 0.002
+    node.step(Tick())
+    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    assert (reply.max_bytes, reply.response.error_code, reply.response.high_watermark) == (0, 0, 1)
+
+
+def test_max_wait_and_max_bytes_are_bounded_by_the_leader() -> None:
+    node = leader_of_three(fetch_max_wait_ms=100, fetch_max_bytes=500)
+    (reply,) = fetch(node, max_bytes=10_000)
+    assert reply.max_bytes == 500
+    caught_up(node)
+    assert caught_up(node, max_wait_ms=60_000) == []
+    node.cluster.now += 0.101
+    at = len(node.effects)
+    node.step(Tick())
+    assert any(isinstance(e, ReplyFetch) for e in node.effects[at:])
+    assert len(caught_up(node, max_wait_ms=0)) == 1, "who does not want to wait need not"
+
+
+def test_proposal_sends_first_then_touches_the_disk() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    for replica in (2, 3, 9):
+        assert caught_up(node, replica) == []
+    at = len(node.effects)
+    node.propose([50, 51])
+    kinds = [type(effect) for effect in node.effects[at:]]
+    assert kinds == [ReplyFetch, ReplyFetch, ReplyFetch, Append, Flush]
+    replies = node.effects[at : at + 3]
+    assert [(reply.offset, reply.max_bytes) for reply in replies] == [(1, 1000)] * 3
+    assert node.up.log_end_offset == 3
+    assert node.up.flushed_end_offset == 1
+
+
+def test_proposals_for_another_epoch_are_dropped() -> None:
+    """Kraft-rules 1.12 edge 16."""
+    node = leader_of_three()
+    at = len(node.effects)
+    node.step(Proposed(0, span_of([(0, 99)], 1)))
+    node.step(Proposed(2, span_of([(2, 99)], 1)))
+    follower = follower_of_two()
+    follower.step(Proposed(3, span_of([(3, 99)], 0)))
+    assert len(node.effects) == at
+    assert not effects_of(follower, Append)
+
+
+@pytest.mark.parametrize(("base", "epoch"), [(0, 1), (2, 1), (1, 2)])
+def test_a_proposal_that_does_not_fit_is_fatal(base: int, epoch: int) -> None:
+    node = leader_of_three()
+    node.cluster.fatal_allowed = True
+    node.step(Proposed(1, span_of([(epoch, 99)], base)))
+    assert "the log ends at 1" in effects_of(node, Fatal)[0].reason
+
+
+def test_leader_counts_itself_where_it_has_flushed() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    node.propose([50])
+    caught_up(node)
+    assert node.up.high_watermark == 1, "one of three has it durably"
+    node.flush()
+    assert node.up.high_watermark == 2
+
+
+def test_two_followers_commit_before_the_leader_has_flushed() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    node.propose([50])
+    caught_up(node)
+    caught_up(node, 3)
+    assert node.up.high_watermark == 2
+    assert node.up.flushed_end_offset == 1
+
+
+def test_only_a_record_of_its_own_epoch_commits() -> None:
+    """Kraft-rules 1.12 edge 6, Raft figure 8: records of old epochs on a majority are not committed by counting."""
+    cluster = Cluster(3, start=False, checked=False)
+    cluster[1].disk.vote, cluster[1].disk.log = VoteState(4), [(2, 1), (4, 2)]
+    cluster[1].start()
+    make_leader(cluster[1])
+    node = cluster[1]
+    assert node.up.epoch_start_offset == 2
+    fetch(node, fetch_offset=2, last_fetched_epoch=4)
+    assert node.up.high_watermark == -1, "the old records are on a majority, the new one is not"
+    fetch(node, fetch_offset=3, last_fetched_epoch=5)
+    assert node.up.high_watermark == 3
+
+
+def test_high_watermark_never_goes_back() -> None:
+    node = leader_of_three()
+    node.propose([50, 51])
+    node.flush()
+    caught_up(node)
+    assert node.up.high_watermark == 3
+    fetch(node, fetch_offset=1, last_fetched_epoch=1)
+    caught_up(node, 3, fetch_offset=2)
+    assert node.up.high_watermark == 3
+    assert [e.offset for e in effects_of(node, HighWatermarkAdvanced)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "diverging"),
+    [
+        (0, 0, None),
+        (2, 1, None),
+        (4, 4, None),
+        (7, 5, None),
+        (3, 1, (1, 2)),
+        (5, 4, (4, 4)),
+        (3, 2, (1, 2)),
+        (4, 3, (1, 2)),
+        (9, 5, (5, 7)),
+        (2, 0, (0, 0)),
+    ],
+)
+def test_where_logs_differ(offset: int, epoch: int, diverging: tuple[int, int] | None) -> None:
+    """Kraft-rules 1.12 edge 4: and only a valid Fetch acknowledges."""
+    cluster = Cluster(3, start=False, checked=False)
+    cluster[1].disk.vote = VoteState(4)
+    cluster[1].disk.log = [(1, 1), (1, 2), (4, 3), (4, 4)]
+    cluster[1].start()
+    make_leader(cluster[1])
+    node = cluster[1]
+    node.propose([8, 9])
+    (reply,) = fetch(node, fetch_offset=offset, last_fetched_epoch=epoch) or [None]
+    acknowledged = node.up.describe(node.cluster.now).voters[1].log_end_offset
+    if diverging is None:
+        assert acknowledged == offset
+        assert reply is None or not reply.response.HasField("diverging_epoch")
+    else:
+        assert reply is not None
+        found = reply.response.diverging_epoch
+        assert (found.epoch, found.end_offset, reply.max_bytes) == (*diverging, 0)
+        assert acknowledged == -1
+        assert node.up.high_watermark == -1
+
+
+def test_high_watermark_releases_all_and_is_told_at_once() -> None:
+    """KIP-1166."""
+    node = leader_of_three()
+    node.propose([50])
+    node.flush()
+    assert caught_up(node, 9) == [], "an observer, parked"
+    (reply,) = caught_up(node, 3)[-1:]
+    assert reply.response.high_watermark == 2
+    assert {e.reply_to[0] for e in effects_of(node, ReplyFetch)[-2:]} == {3, 9}
+    (late,) = caught_up(node, 2, high_watermark=1)
+    assert (late.response.high_watermark, late.max_bytes) == (2, 0)
+    assert caught_up(node, 2) == []
+
+
+def test_one_parked_fetch_for_each_replica() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    assert caught_up(node, correlation_id=8) == []
+    (replaced,) = caught_up(node, correlation_id=9)
+    assert replaced.response.correlation_id == 8
+    at = len(node.effects)
+    node.propose([50])
+    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    assert reply.response.correlation_id == 9
+
+
+def test_parked_fetches_end_with_the_leadership() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    caught_up(node)
+    at = len(node.effects)
+    vote = pb.VoteRequest(cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=9)
+    node.step(RequestReceived(vote, (3, 1, 0)))
+    kinds = node.effects[at:]
+    assert any(isinstance(e, LostLeadership) and e.epoch == 1 for e in kinds)
+    (reply,) = [e for e in kinds if isinstance(e, ReplyFetch)]
+    assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert node.up.epoch_start_offset == -1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_replaced_disk_does_not_count(known: bool) -> None:
+    """Kraft-rules 1.12 edge 15: the wiped disk's Fetch is served, and counts for nothing."""
+    node = leader_of_three(known_directories=known)
+    caught_up(node, fetch_offset=0, last_fetched_epoch=0)
+    node.propose([50])
+    node.flush()
+    assert caught_up(node, replica_directory_id="wiped") == []
+    assert node.up.high_watermark == -1
+    node.cluster.now += 1.6
+    caught_up(node, replica_directory_id="wiped")
+    node.step(Tick())
+    assert node.up.role == "resigned", "nor for check-quorum"
+
+
+def test_observers_are_served_and_never_count() -> None:
+    node = leader_of_three()
+    node.propose([50])
+    node.flush()
+    for observer in (7, 8, 9):
+        caught_up(node, observer)
+    assert node.up.high_watermark == -1
+    description = node.up.describe(node.cluster.now)
+    assert [(r.node_id, r.log_end_offset) for r in description.observers] == [(7, 2), (8, 2), (9, 2)]
+    node.cluster.now += 1.6
+    node.step(Tick())
+    assert node.up.role == "resigned"
+
+
+def test_describe() -> None:
+    node = leader_of_three()
+    caught_up(node)
+    node.propose([50])
+    node.cluster.now += 0.25
+    fetch(node, 3, fetch_offset=0)
+    picture = node.up.describe(node.cluster.now + 0.1)
+    assert (picture.role, picture.epoch, picture.leader_id, picture.voted_id) == ("leader", 1, 1, 1)
+    assert (picture.log_start_offset, picture.flushed_end_offset, picture.log_end_offset) == (0, 1, 2)
+    assert (picture.high_watermark, picture.epoch_start_offset) == (1, 0)
+    assert [(r.node_id, r.directory_id, r.log_end_offset) for r in picture.voters] == [
+        (1, "dir1", 1),
+        (2, "dir2", 1),
+        (3, "dir3", 0),
+    ]
+    assert [(r.last_fetch_age_ms, r.last_caught_up_age_ms) for r in picture.voters] == [(0, 0), (350, 350), (100, -1)]
+    follower = follower_of_two().up.describe(0.0)
+    assert (follower.role, follower.voters, follower.epoch_start_offset) == ("follower", (), -1)
+
+
+def test_begin_goes_to_silent_voters_only() -> None:
+    node = leader_of_three()
+    assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3]
+    node.cluster.now += 0.4
+    caught_up(node)
+    node.cluster.now += 0.15
+    node.step(Tick())
+    assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3, 3]
+
+
+# --- the follower -------------------------------------------------------------------------------------------------------
+
+
+def test_first_fetch_says_everything() -> None:
+    node = follower_of_two([(1, 1), (2, 2)], fetch_max_wait_ms=111, fetch_max_bytes=222)
+    (send,) = effects_of(node, SendFetch)
+    request = send.request
+    assert send.peer_id == 2
+    assert (request.cluster_id, request.replica_id, request.replica_directory_id) == (CLUSTER, 1, "dir1")
+    assert (request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch) == (3, 2, 2)
+    assert (request.high_watermark, request.max_wait_ms, request.max_bytes, request.round) == (-1, 111, 222, 0)
+    assert request.correlation_id == send.correlation_id
+
+
+def test_next_fetch_waits_for_the_flush() -> None:
+    """Kraft-rules 1.12 edge 5: the Fetch is the acknowledgement."""
+    node = follower_of_two()
+    at = len(node.effects)
+    respond(node, [(3, 1), (3, 2)], high_watermark=1)
+    assert [type(e) for e in node.effects[at:]] == [Append, Flush, HighWatermarkAdvanced]
+    assert node.up.next_deadline() > node.cluster.now + 0.9, "nothing to do before the disk is done"
+    node.step(Flushed(1))
+    assert len(effects_of(node, SendFetch)) == 1, "not all of it"
+    node.step(Flushed(2))
+    sends = effects_of(node, SendFetch)
+    assert len(sends) == 2
+    assert (sends[1].request.fetch_offset, sends[1].request.high_watermark) == (2, 1)
+    node.step(Flushed(2))
+    assert len(effects_of(node, SendFetch)) == 2, "one outstanding"
+
+
+def test_empty_answer_is_asked_again_at_once() -> None:
+    node = follower_of_two()
+    respond(node)
+    assert len(effects_of(node, SendFetch)) == 2
+
+
+def test_follower_high_watermark() -> None:
+    node = follower_of_two()
+    respond(node, [(3, 1), (3, 2)], high_watermark=9)
+    assert node.up.high_watermark == 2, "no more than the own log"
+    node.step(Flushed(2))
+    respond(node, high_watermark=1)
+    respond(node, high_watermark=-1)
+    assert node.up.high_watermark == 2, "a new leader may know less"
+
+
+def test_late_and_repeated_answers_append_nothing() -> None:
+    """Kraft-rules 1.12 edge 10, and resent data that overlaps."""
+    node = follower_of_two()
+    first = effects_of(node, SendFetch)[-1]
+    respond(node, [(3, 1), (3, 2)])
+    node.step(Flushed(2))
+    stale = ResponseReceived(
+        2, first.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
+    )
+    node.step(stale)
+    current = effects_of(node, SendFetch)[-1]
+    other_peer = ResponseReceived(
+        3, current.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
+    )
+    node.step(other_peer)
+    node.step(ResponseReceived(2, current.correlation_id, pb.VoteResponse(vote_granted=True)))
+    assert node.up.log_end_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "base", "fields"),
+    [
+        ([(3, 5)], 1, {}),
+        ([(3, 5)], 3, {}),
+        ([(4, 5)], 2, {}),
+        ([(1, 5)], 2, {}),
+        ([(3, 5)], 2, {"leader_id": 3, "error_code": int(ErrorCode.BROKER_NOT_AVAILABLE)}),
+        ([(3, 5)], 2, {"leader_epoch": 2}),
+        ([(3, 5)], 2, {"error_code": int(ErrorCode.UNKNOWN_LEADER_EPOCH)}),
+        ([(3, 5)], 2, {"error_code": int(ErrorCode.INVALID_REQUEST)}),
+        (None, None, {"records": b"not to be trusted"}),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused_and_asked_again(
+    records: list[tuple[int, int]] | None, base: int | None, fields: dict[str, Any]
+) -> None:
+    node = follower_of_two([(2, 1), (2, 2)])
+    if "leader_id" in fields:
+        fields["leader_id"] = 2
+    respond(node, records, base, **fields)
+    assert not effects_of(node, Append)
+    assert node.up.high_watermark == -1
+    assert len(effects_of(node, SendFetch)) == 1
+    assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.02)
+    node.cluster.now += 0.021
+    node.step(Tick())
+    assert len(effects_of(node, SendFetch)) == 2
+
+
+def test_failed_fetch_is_retried_after_a_pause() -> None:
+    node = follower_of_two()
+    for tries in range(1, 5):
+        send = effects_of(node, SendFetch)[-1]
+        node.step(RequestFailed(2, send.correlation_id))
+        node.step(RequestFailed(2, send.correlation_id))
+        assert len(effects_of(node, SendFetch)) == tries
+        node.cluster.now += 0.021
+        node.step(Tick())
+    assert len(effects_of(node, SendFetch)) == 5
+
+
+def test_unanswered_fetch_is_given_up() -> None:
+    node = follower_of_two(request_timeout_ms=300)
+    first = effects_of(node, SendFetch)[-1]
+    node.cluster.now += 0.301
+    node.step(Tick())
+    assert len(effects_of(node, SendFetch)) == 2
+    node.step(
+        ResponseReceived(2, first.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 0))
+    )
+    assert node.up.log_end_offset == 0
+
+
+def test_truncation_goes_epoch_by_epoch() -> None:
+    """Kraft-rules 1.12 edge 9."""
+    node = follower_of_two([(1, 1), (1, 2), (2, 3), (2, 4), (3, 5)], epoch=6)
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=2, end_offset=8))
+    assert effects_of(node, Truncate) == [Truncate(4)], "the smaller of its end and ours"
+    assert isinstance(node.effects[-2], Flush)
+    assert effects_of(node, SendFetch)[-1].request.fetch_offset == 4
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=1, end_offset=1))
+    assert effects_of(node, Truncate)[-1] == Truncate(1)
+    assert node.up.log_end_offset == node.up.flushed_end_offset == 1
+    assert effects_of(node, SendFetch)[-1].request.last_fetched_epoch == 1
+
+
+def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
+    """A flush from before the truncation is no proof; the one behind it is."""
+    node = follower_of_two([(1, 1)], epoch=6)
+    respond(node, [(2, 2), (3, 3)])
+    assert node.up.flushed_end_offset == 1
+    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=7)
+    node.step(RequestReceived(begin, (3, 0, 0)))
+    fetches = len(effects_of(node, SendFetch))
+    assert fetches == 1, "unflushed records are not acknowledged to the new leader"
+    node.flush()
+    send = effects_of(node, SendFetch)[-1]
+    assert (send.peer_id, send.request.fetch_offset) == (3, 3)
+
+
+@pytest.mark.parametrize("hint", [(9, 3), (-1, 3), (2, -1), (2, 99), (3, 5)])
+def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> None:
+    node = follower_of_two([(2, 1), (2, 2)])
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
+    assert not effects_of(node, Truncate)
+    assert not effects_of(node, Fatal)
+    assert len(effects_of(node, SendFetch)) == 1
+
+
+@pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
+def test_truncation_below_the_high_watermark_is_fatal(hint: tuple[int, int]) -> None:
+    """Kraft-rules 1.12 edge 8."""
+    node = follower_of_two([(2, 1), (2, 2)])
+    respond(node, high_watermark=2)
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
+    assert not effects_of(node, Truncate)
+    assert "below the high watermark 2" in effects_of(node, Fatal)[0].reason
+    assert isinstance(node.effects[-1], Fatal)
+
+
+def test_refused_fetch_names_the_new_leader() -> None:
+    node = follower_of_two()
+    code = int(ErrorCode.FENCED_LEADER_EPOCH)
+    respond(node, error_code=code, leader_id=3, leader_epoch=8)
+    assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 3, 8)
+    assert effects_of(node, SendFetch)[-1].peer_id == 3
+
+
+def test_what_resets_the_fetch_timer() -> None:
+    """Answers of the leader that are free of errors: empty, with data, diverging. Nothing else."""
+    good: list[dict[str, Any]] = [{}, {"data": [(3, 9)]}, {"diverging_epoch": pb.EpochEndOffset(epoch=1, end_offset=1)}]
+    bad: list[dict[str, Any]] = [
+        {"error_code": int(ErrorCode.BROKER_NOT_AVAILABLE)},
+        {"error_code": int(ErrorCode.UNKNOWN_LEADER_EPOCH)},
+        {"leader_epoch": 2},
+    ]
+    for fields, resets in [(f, True) for f in good] + [(f, False) for f in bad]:
+        node = follower_of_two([(1, 1), (2, 2)], request_timeout_ms=60_000)
+        node.cluster.now += 0.9
+        respond(node, **fields)
+        node.cluster.now += 0.35
+        node.step(Tick())
+        assert (node.up.role == "follower") is resets, fields
+
+
+def test_single_voter_commits_only_what_is_flushed() -> None:
+    cluster = Cluster(1)
+    node = cluster.elect()
+    node.propose([7, 8])
+    assert node.up.high_watermark == 1
+    node.flush()
+    assert node.up.high_watermark == 3
+
+
+def test_crash_of_the_leader_before_its_flush_loses_nothing_committed() -> None:
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.run(0.05)
+    leader.propose([70, 71])
+    others = [node for node in cluster.alive if node is not leader]
+    while leader.up.high_watermark < 3:
+        for node in others:
+            node.flush()
+        cluster.deliver(cluster.network.pop(0))
+    assert leader.up.flushed_end_offset == 1
+    cluster.crash(leader.id)
+    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    cluster.restart(leader.id)
+    cluster.run_until(cluster.calm)
+    assert [value for _, value in leader.log[1:3]] == [70, 71]
+
+
+def test_idle_cluster_rests() -> None:
+    """No elections, no records; each follower one Fetch in each fetch_max_wait_ms."""
+    cluster = Cluster(3, connected=True)
+    cluster.elect()
+    before = len(cluster.history)
+    cluster.run(10)
+    assert list(cluster.oracle.leader_of) == [1]
+    assert len(cluster.history) - before <= 2 * 2 * 26
+    assert all(math.isfinite(node.up.next_deadline()) for node in cluster.alive)
