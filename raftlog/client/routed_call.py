@@ -30,24 +30,22 @@ class RoutedCall:
 
     def answered(self, inner: asyncio.Future[Any]) -> None:
         """The current attempt has ended."""
-        if inner.cancelled():
-            self.future.cancel()
-            return
-        error = inner.exception()
-        if error is not None:
+        try:
+            response = inner.result()
+        except ApiError as error:
             self._attempt_failed(error)
             return
-        response = inner.result()
-        refusal = self.router.refusal(response)
+        # Nearly every answer: no error, so no refusal either.
+        refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
-            self._resolve(response)
+            if not self.future.done():
+                self.future.set_result(response)
             self.router.succeeded(self._route())
             return
         self.router.refused(self._route(), refusal)
         self.last = response
-        if self.future.done():
-            return
-        if not (refusal.definite or self.idempotent) or not self.router.retry(self):
+        may_retry = (refusal.definite or self.idempotent) and not self.future.done()
+        if not (may_retry and self.router.retry(self)):
             self._resolve(response)
 
     def expired(self, message: str) -> None:
@@ -62,10 +60,7 @@ class RoutedCall:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def _attempt_failed(self, error: BaseException) -> None:
-        if not isinstance(error, ApiError):
-            self.fail(error)
-            return
+    def _attempt_failed(self, error: ApiError) -> None:
         if error.code is ErrorCode.REQUEST_TIMED_OUT:
             self.router.silent(self._route())
         safe = error.code is ErrorCode.NETWORK_EXCEPTION and (self.idempotent or not error.outcome_unknown)

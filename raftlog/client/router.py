@@ -86,7 +86,7 @@ class Router:
         On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
         """
         call = RoutedCall(self, request, self._loop.time() + timeout_s, self._loop.create_future(), idempotent)
-        self.attempt(call)
+        self.attempt(call, timeout_s)
         return call.future
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Router:
 
     # --- one call ---------------------------------------------------------------------------------------------------
 
-    def attempt(self, call: RoutedCall) -> None:
+    def attempt(self, call: RoutedCall, remaining_s: float) -> None:
         """Send a call on the current route, or let it wait for one."""
         route = self._ready()
         if route is None:
@@ -109,7 +109,6 @@ class Router:
             return
         call.route = route
         call.attempts += 1
-        remaining_s = call.deadline - self._loop.time()
         route.call(call.request, remaining_s + ANSWER_MARGIN_S).add_done_callback(call.answered)
 
     def succeeded(self, route: Route) -> None:
@@ -135,7 +134,7 @@ class Router:
         if self._closed or remaining_s <= 0 or call.attempts >= self._protocol.max_attempts:
             return False
         call.request = self._protocol.again(call.request, remaining_s)
-        self.attempt(call)
+        self.attempt(call, remaining_s)
         return True
 
     def refusal(self, response: Any) -> Refusal | None:
@@ -148,8 +147,7 @@ class Router:
         """A link is up: what waits for it leaves, in order."""
         if self._is_current(route):
             self._stop_timer()
-            for call in self._take_waiting():
-                self.attempt(call)
+            self._send_waiting()
 
     def route_closed(self, route: Route) -> None:
         """A link was lost. Its caller goes with it, so that calls it holds back unsent are tried elsewhere at once."""
@@ -186,6 +184,11 @@ class Router:
             timer.cancel()
         return list(waiting)
 
+    def _send_waiting(self) -> None:
+        now = self._loop.time()
+        for call in self._take_waiting():
+            self.attempt(call, call.deadline - now)
+
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
         call.expired(f"nobody of {', '.join(self._finder.known)} could be asked in time; the request was not executed")
@@ -201,12 +204,10 @@ class Router:
 
     def _resume(self) -> None:
         self._pausing, self._timer = False, None
-        if self._ready() is None:
-            if self._waiting:
-                self._connect()
-            return
-        for call in self._take_waiting():
-            self.attempt(call)
+        if self._ready() is not None:
+            self._send_waiting()
+        elif self._waiting:
+            self._connect()
 
     def _connect(self) -> None:
         """Dial the target if it is not dialled yet, and give it some time."""
