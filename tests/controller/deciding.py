@@ -1,0 +1,242 @@
+"""A controller without its shell: decisions are folded at once, and committed at once unless a test holds commits back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from controller.active import ActiveController
+from controller.decision import Decision
+from controller.lao import LaoTracker
+from controller.sessions import SessionTracker
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import HASH_MASK, Broker, Partition
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+CLUSTER_ID = "test-cluster"
+BODIES = {
+    field.message_type.name: field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+}
+FEATURES = (("lao.version", 0, 1), ("metadata.version", 1, 1))
+
+
+def envelope(message: Any) -> rpc.ControllerRequest:
+    return rpc.ControllerRequest(**{BODIES[type(message).__name__]: message})
+
+
+def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.RegisterBrokerRequest:
+    content: dict[str, Any] = {
+        "broker_id": broker_id,
+        "cluster_id": CLUSTER_ID,
+        "incarnation_id": incarnation or f"incarnation-{broker_id}",
+        "listeners": [pb.Listener(name="PLAIN", host="localhost", port=9000 + broker_id)],
+        "features": [pb.FeatureRange(name=n, min_supported_version=a, max_supported_version=b) for n, a, b in FEATURES],
+        "registration_version": 1,
+        "previous_broker_epoch": -1,
+    }
+    return rpc.RegisterBrokerRequest(**{**content, **fields})
+
+
+class Cell:
+    """The active controller of one epoch, with the parts of the shell that fold and commit."""
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        image: Image | None = None,
+        epoch: int = 1,
+        now: float = 100.0,
+        settings: ControllerSettings | None = None,
+        bootstrap: bool = True,
+    ) -> None:
+        self.now = now
+        self.epoch = epoch
+        self.settings = settings or ControllerSettings()
+        self.hold_commits = False
+        base = image or Image()
+        self.pending = ImageBuilder(base)
+        self.lao = LaoTracker(epoch, base.offset + 1)
+        self.lao.seed(base)
+        self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
+        self.active = ActiveController(
+            node_id=1,
+            cluster_id=CLUSTER_ID,
+            epoch=epoch,
+            epoch_start_offset=base.offset + 1,
+            settings=self.settings,
+            pending=self.pending,
+            committed=base,
+            lao=self.lao,
+            sessions=SessionTracker(self.settings.broker_session_timeout_ms / 1000),
+            rng=random.Random(epoch),
+            now=now,
+        )
+        self.commit()
+        if bootstrap:
+            self.due()
+        for broker_id in range(1, brokers + 1):
+            self.join(broker_id)
+
+    # --- the shell's part ---------------------------------------------------------------------------------------------
+
+    def _fold(self, records: list[Record]) -> None:
+        base_offset = self.pending.offset + 1
+        self.pending.apply_batch(records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=0)
+        self.lao.proposed(records, base_offset)
+
+    def propose(self, decision: Decision) -> Decision:
+        if decision.records:
+            self._fold(decision.records)
+        if decision.on_proposed is not None:
+            decision.on_proposed()
+        if not self.hold_commits:
+            self.commit()
+        return decision
+
+    def commit(self) -> None:
+        image = self.pending.snapshot()
+        self.lao.committed(image.offset + 1)
+        self.active.committed_advanced(image)
+
+    def decide(self, message: Any) -> Decision:
+        return self.active.decide(envelope(message), self.now)
+
+    def send(self, message: Any) -> Any:
+        """Decide, fold and commit a request that is expected to succeed; its body."""
+        decision = self.propose(self.decide(message))
+        assert decision.error is None, decision.error
+        return decision.body
+
+    def due(self, *, progress: bool = False) -> list[Decision]:
+        """All that the controller does by itself now; progress records are made, and shown only on demand."""
+        decisions = []
+        while (decision := self.active.next_due(self.now)) is not None:
+            assert decision.records
+            self.propose(decision)
+            if progress or decision.records[0].type != RecordType.PROGRESS:
+                decisions.append(decision)
+        return decisions
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def register(self, broker_id: int, incarnation: str = "", **fields: Any) -> int:
+        return self.send(registration(broker_id, incarnation, **fields)).broker_epoch
+
+    def heartbeat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRequest:
+        """A heartbeat of a broker that has applied and been told everything, but for what ``fields`` say."""
+        broker = self.pending.brokers.get(broker_id)
+        content: dict[str, Any] = {
+            "broker_id": broker_id,
+            "broker_epoch": -1 if broker is None else broker.epoch,
+            "current_metadata_offset": self.active.state.committed.offset,
+            "told_lowest_acknowledged_offset": self.lao.lao,
+            "controller_epoch": self.epoch,
+        }
+        return rpc.BrokerHeartbeatRequest(**{**content, **fields})
+
+    def beat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatResponse:
+        return self.send(self.heartbeat(broker_id, **fields))
+
+    def join(self, broker_id: int, **fields: Any) -> int:
+        """Register a broker and have it unfenced."""
+        epoch = self.register(broker_id, **fields)
+        assert not self.beat(broker_id).is_fenced
+        return epoch
+
+    def silence(self, *broker_ids: int) -> None:
+        """Let the sessions of these run out, while the others stay alive; fence them."""
+        for _ in range(4):
+            self.now += self.settings.broker_session_timeout_ms / 1000 / 3
+            for broker_id in sorted(self.pending.snapshot().brokers):
+                broker = self.broker(broker_id)
+                if broker_id not in broker_ids and not broker.fenced:
+                    self.beat(broker_id)
+        self.due()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def broker(self, broker_id: int) -> Broker:
+        found = self.pending.brokers.get(broker_id)
+        assert found is not None
+        return found
+
+    def create(self, name: str = "t", **fields: Any) -> bytes:
+        content: dict[str, Any] = {"name": name, "num_partitions": 1, "replication_factor": 3}
+        topic = rpc.CreatableTopic(**{**content, **fields})
+        result = self.send(rpc.CreateTopicsRequest(topics=[topic])).topics[0]
+        assert not result.HasField("error"), result.error
+        return result.topic_id
+
+    def create_on(self, *replica_sets: Iterable[int], name: str = "t") -> bytes:
+        assignments = [
+            rpc.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(replica_sets)
+        ]
+        return self.create(name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+
+    def partition(self, topic_id: bytes, index: int = 0) -> Partition:
+        return self.pending.partitions[topic_id, index]
+
+    def soft_state(self) -> object:
+        """Everything that a decision must not change by being made."""
+        state, sessions = self.active.state, self.active.sessions
+        brokers = sorted(state.committed.brokers)
+        return (
+            dict(state.wants_unfence),
+            dict(state.shutdown_offsets),
+            [(broker_id, sessions.last_contact(broker_id)) for broker_id in brokers],
+            [(self.lao.applied_of(broker_id), self.lao.told_of(broker_id)) for broker_id in brokers],
+            self.lao.lao,
+            self.pending.offset,
+            self.pending.state_hash & HASH_MASK,
+        )
+
+    def refused(self, message: Any, code: ErrorCode, field: str) -> None:
+        """The request is refused as a whole, with this code and field, and changes nothing."""
+        before = self.soft_state()
+        decision = self.decide(message)
+        assert decision.error is not None, f"accepted: {decision}"
+        assert (decision.error.code, decision.error.field) == (code, field), decision.error
+        assert not decision.records
+        assert decision.body is None
+        assert decision.on_proposed is None
+        assert self.soft_state() == before
+
+    def refused_part(self, message: Any, code: ErrorCode, field: str) -> None:
+        """The only part of the request is refused in its result, and nothing changes."""
+        before = self.soft_state()
+        decision = self.decide(message)
+        assert decision.error is None
+        assert not decision.records
+        results = getattr(decision.body, "results", None) or decision.body.topics
+        errors = [result.error for result in results if result.HasField("error")]
+        assert [(error.error_code, error.field) for error in errors] == [(code, field)], errors
+        assert self.soft_state() == before
+
+    def check_invariants(self) -> None:
+        """What holds of every image."""
+        image = self.pending.snapshot()
+        for (topic_id, index), partition in image.partitions.items():
+            assert topic_id in image.topics
+            assert index < image.topics[topic_id].partition_count
+            assert partition.isr, "an ISR is never empty"
+            assert len(set(partition.isr)) == len(partition.isr)
+            assert set(partition.isr) <= set(partition.replicas)
+            assert partition.leader == -1 or partition.leader in partition.isr
+            if partition.leader != -1:
+                assert image.brokers[partition.leader].active, "a leader is active"
+            if len(partition.isr) > 1:
+                for member in partition.isr:
+                    assert image.brokers[member].active, "only the last member of an ISR may be gone"
+            else:
+                last = image.brokers.get(partition.isr[0])
+                assert partition.leader != -1 or last is None or not last.active, "a live last member leads"
+        for resource_type, name in image.configs:
+            assert resource_type != 2 or name in image.topic_ids, "no configs without their topic"

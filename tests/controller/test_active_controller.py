@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import math
+
+from deciding import CLUSTER_ID, Cell, envelope, registration
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def test_a_request_without_a_body_is_refused() -> None:
+    cell = Cell(brokers=1)
+    decision = cell.active.decide(rpc.ControllerRequest(), cell.now)
+    assert decision.error is not None
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "body")
+
+
+def test_a_request_of_another_cluster_is_refused_before_anything_else() -> None:
+    cell = Cell(brokers=1)
+    request = envelope(registration(1))
+    request.cluster_id = "other"
+    before = cell.soft_state()
+    decision = cell.active.decide(request, cell.now)
+    assert decision.error is not None
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
+    assert decision.records == []
+    assert cell.soft_state() == before
+    request.cluster_id = CLUSTER_ID
+    assert cell.active.decide(request, cell.now).error is None
+
+
+def test_every_body_has_its_decision() -> None:
+    cell = Cell(brokers=1)
+    for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields:
+        request = rpc.ControllerRequest()
+        getattr(request, field.name).SetInParent()
+        decision = cell.active.decide(request, cell.now)
+        assert (decision.body is None) == (decision.error is not None)
+        assert decision.error is None or decision.error.field != "body", field.name
+
+
+def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
+    cell = Cell(brokers=0, bootstrap=False)
+    assert cell.active.has_urgent_work()
+    assert cell.active.next_deadline() == -math.inf
+    decisions = cell.due()
+    assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 2]
+    assert {name: cell.pending.features[name] for name in ("metadata.version", "lao.version")} == {
+        "metadata.version": 1,
+        "lao.version": 1,
+    }
+    assert not cell.active.has_urgent_work()
+    assert cell.active.next_deadline() > cell.now
+    assert cell.due() == []
+
+
+def test_a_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
+    cell = Cell(brokers=0, bootstrap=False)
+    committed = cell.active.state.committed
+    cell.hold_commits = True
+    cell.due()
+    later = Cell(brokers=0, image=committed, epoch=2, bootstrap=False)
+    assert len(later.due()) == 1
+    inherits = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, bootstrap=False)
+    assert inherits.due() == []
+
+
+def test_a_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
+    """[under load a 2 s cadence of heartbeats never catches the tip]"""
+    cell = Cell(brokers=1)
+    epoch = cell.register(2)
+    assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
+    assert not cell.active.has_urgent_work()
+    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert cell.active.has_urgent_work()
+    decision = cell.active.next_due(cell.now)
+    assert decision is not None
+    cell.propose(decision)
+    assert not cell.broker(2).fenced
+    assert not cell.active.has_urgent_work()
+
+
+def test_who_did_not_ask_is_not_unfenced_by_a_report() -> None:
+    cell = Cell(brokers=1)
+    epoch = cell.register(2)
+    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert not cell.active.has_urgent_work()
+    assert cell.due() == []
+
+
+def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
+    cell = Cell(brokers=1)
+    epoch = cell.register(2)
+    cell.beat(2, current_metadata_offset=0)
+    cell.now += 9.1
+    cell.beat(1)
+    cell.register(2, "another")
+    assert cell.active.state.wants_unfence == {}
+    cell.beat(2, current_metadata_offset=0)
+    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert not cell.active.has_urgent_work(), "a report of the epoch before"
+    cell.now += 9.1
+    cell.active.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
+    cell.due()
+    assert cell.broker(2).fenced
+
+
+def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed() -> None:
+    """[a deposed controller committed further than this one knows: a report above what is known is parked]"""
+    cell = Cell(brokers=0)
+    epoch = cell.register(1)
+    cell.hold_commits = True
+    assert cell.beat(1, current_metadata_offset=epoch + 1).is_fenced
+    assert not cell.active.has_urgent_work()
+    cell.propose(cell.decide(registration(2)))
+    cell.propose(cell.decide(registration(3)))
+    assert not cell.active.has_urgent_work()
+    cell.commit()
+    assert cell.active.has_urgent_work()
+    assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
+
+
+def test_reports_under_another_controller_epoch_prove_life_and_nothing_else() -> None:
+    cell = Cell(brokers=1)
+    before = cell.lao.applied_of(1)
+    cell.create("t", replication_factor=1)
+    cell.now += 3
+    cell.active.report(1, cell.broker(1).epoch, cell.epoch - 1, cell.pending.offset, cell.lao.lao, cell.now)
+    assert cell.lao.applied_of(1) == before
+    assert cell.active.sessions.last_contact(1) == cell.now
+
+
+def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
+    cell = Cell(brokers=2, settings=ControllerSettings(broker_metadata_lag_max_ms=1_000_000))
+    cell.now += 2
+    cell.beat(1)
+    cell.now += 2
+    cell.beat(2)
+    cell.due()
+    cell.due()
+    assert cell.active.next_deadline() <= cell.now + 7
+    cell.now += 6.9
+    assert cell.due() == []
+    cell.now += 0.2
+    assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
+
+
+def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval() -> None:
+    cell = Cell(brokers=1)
+    cell.now += 1
+    cell.beat(1)
+    written = cell.due(progress=True)
+    assert [record.type for decision in written for record in decision.records] == [RecordType.PROGRESS]
+    message = written[0].records[0].message
+    assert message.lowest_acknowledged_offset == cell.lao.lao
+    assert message.high_watermark <= cell.pending.offset
+    assert [(entry.broker_id, entry.applied_offset) for entry in message.applied] == [(1, cell.lao.applied_of(1))]
+    # The broker applies the progress record: that is no news, or it would never end.
+    for _ in range(5):
+        cell.now += 2
+        cell.beat(1)
+        assert cell.due(progress=True) == []
+    for _ in range(3):
+        cell.create(f"t{cell.pending.offset}", replication_factor=1)
+        cell.beat(1)
+        cell.due()
+    assert cell.pending.progress is not None
+    first = cell.pending.progress.lowest_acknowledged_offset
+    assert first < cell.lao.lao, "the interval holds the next one back"
+    assert cell.active.next_deadline() <= cell.now + 1
+    cell.now += 1.1
+    cell.due()
+    assert cell.pending.progress.lowest_acknowledged_offset == cell.lao.lao > first
+
+
+def test_a_progress_record_that_was_not_proposed_is_written_later() -> None:
+    cell = Cell(brokers=1)
+    cell.now += 1
+    cell.beat(1)
+    first = cell.active.next_due(cell.now)
+    second = cell.active.next_due(cell.now)
+    assert first is not None
+    assert second is not None
+    assert first.records[0].data == second.records[0].data
+
+
+def test_nothing_due_means_nothing_written_on_an_idle_cluster() -> None:
+    cell = Cell(brokers=3)
+    for _ in range(3):
+        cell.now += 2
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id)
+        cell.due()
+    end = cell.pending.offset
+    for _ in range(100):
+        cell.now += 2
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id)
+        cell.due()
+    assert cell.pending.offset == end

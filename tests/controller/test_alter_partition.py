@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+RECOVERING = 1
+
+
+@dataclass
+class Stage:
+    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was gone and is back. Broker 4 shuts down, 5 is fenced."""
+
+    cell: Cell
+    topic: bytes
+
+    def propose(self, isr: list[tuple[int, int | None]] | None = None, **fields: Any) -> rpc.AlterPartitionRequest:
+        """A valid proposal to take 3 in, but for what is given. Epoch None: the present one."""
+        partition = self.cell.partition(self.topic)
+        members = [(1, None), (2, None), (3, None)] if isr is None else isr
+        data: dict[str, Any] = {
+            "partition_index": 0,
+            "leader_epoch": partition.leader_epoch,
+            "partition_epoch": partition.partition_epoch,
+            "leader_recovery_state": 0,
+            "new_isr_with_epochs": [
+                pb.BrokerState(broker_id=id_, broker_epoch=self.cell.broker(id_).epoch if epoch is None else epoch)
+                for id_, epoch in members
+            ],
+        }
+        broker_id = fields.pop("broker_id", 1)
+        broker_epoch = fields.pop("broker_epoch", None)
+        topic_id = fields.pop("topic_id", self.topic)
+        proposal = rpc.AlterPartitionData(**{**data, **fields})
+        return rpc.AlterPartitionRequest(
+            broker_id=broker_id,
+            broker_epoch=self.cell.broker(broker_id).epoch if broker_epoch is None else broker_epoch,
+            topics=[rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[proposal])],
+        )
+
+    def result(self, request: rpc.AlterPartitionRequest) -> rpc.AlterPartitionResult:
+        return self.cell.send(request).topics[0].partitions[0]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    cell = Cell(brokers=5)
+    topic = cell.create_on((1, 2, 3))
+    cell.create_on((1, 2, 4, 5), name="wide")
+    cell.create_on((4,), name="keeps-4-busy")
+    cell.silence(3, 5)
+    cell.beat(3)
+    assert not cell.beat(4, want_shut_down=True).should_shut_down
+    assert cell.partition(topic).isr == (1, 2)
+    return Stage(cell, topic)
+
+
+def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
+    """Kafka's rules 1 to 12: what breaks each of them, and its error. Earlier ones win over later ones."""
+    return [
+        ({"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"partition_index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
+        ({"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"broker_id": 2}, ErrorCode.INVALID_REQUEST),
+        ({"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"isr": []}, ErrorCode.INVALID_REQUEST),
+        ({"isr": [(2, None), (3, None)]}, ErrorCode.INVALID_REQUEST),
+        ({"leader_recovery_state": RECOVERING}, ErrorCode.INVALID_REQUEST),
+        ({"isr": [(1, None)], "leader_recovery_state": RECOVERING}, ErrorCode.INVALID_REQUEST),
+        ({"isr": [(1, None), (2, None), (3, 1)]}, ErrorCode.INELIGIBLE_REPLICA),
+    ]
+
+
+def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
+    for broken, code in _rules(stage):
+        before = stage.cell.soft_state()
+        result = stage.result(stage.propose(**dict(broken)))
+        assert (broken, ErrorCode(result.error_code)) == (broken, code)
+        assert result.error_message
+        assert stage.cell.soft_state() == before
+
+
+def test_the_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
+    """Of any two broken rules the earlier one is named, wherever both can be broken in one request."""
+    rules = _rules(stage)
+    pairs = 0
+    for first, (broken, code) in enumerate(rules):
+        for later, _ in rules[first + 1 :]:
+            if set(broken) & set(later):
+                continue
+            pairs += 1
+            both = {**later, **broken}
+            assert (both, ErrorCode(stage.result(stage.propose(**both)).error_code)) == (both, code)
+    assert pairs > 40
+
+
+def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> None:
+    cell = stage.cell
+    cell.refused(stage.propose(broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+    cell.refused(stage.propose(broker_id=9, broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+    cell.refused(stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id")
+    beyond = cell.active.next_offset
+    cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
+
+
+@pytest.mark.parametrize(
+    "isr", [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]]
+)
+def test_an_isr_names_each_replica_once_and_nobody_else(stage: Stage, isr: list[tuple[int, int | None]]) -> None:
+    assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_who_is_not_active_is_not_eligible(stage: Stage) -> None:
+    wide = stage.cell.pending.topic_ids["wide"]
+    on_wide = Stage(stage.cell, wide)
+    for joining, reason in ((4, "is shutting down"), (5, "is fenced")):
+        result = on_wide.result(on_wide.propose(isr=[(1, None), (2, None), (joining, None)]))
+        assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+        assert reason in result.error_message
+        assert "new_isr_with_epochs[2]" in result.error_message
+    stage.cell.send(rpc.UnregisterBrokerRequest(broker_id=5))
+    result = on_wide.result(on_wide.propose(isr=[(1, None), (5, -1)]))
+    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert "not registered" in result.error_message
+
+
+def test_a_replica_is_taken_in(stage: Stage) -> None:
+    before = stage.cell.partition(stage.topic)
+    request = stage.propose()
+    decision = stage.cell.propose(stage.cell.decide(request))
+    after = stage.cell.partition(stage.topic)
+    assert after.isr == (1, 2, 3)
+    assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
+    assert after.partition_epoch == before.partition_epoch + 1
+    result = decision.body.topics[0].partitions[0]
+    assert (list(result.isr), result.leader_id, result.partition_epoch) == ([1, 2, 3], 1, after.partition_epoch)
+    message = decision.records[0].message
+    assert (message.proposer_id, message.proposer_epoch) == (1, stage.cell.broker(1).epoch)
+    assert list(message.isr_with_epochs) == list(request.topics[0].partitions[0].new_isr_with_epochs)
+
+
+def test_a_replica_is_put_out_and_epoch_minus_1_skips_the_epoch_check(stage: Stage) -> None:
+    result = stage.result(stage.propose(isr=[(1, -1)]))
+    assert result.error_code == 0
+    assert stage.cell.partition(stage.topic).isr == (1,)
+    assert stage.cell.partition(stage.topic).leader_epoch == 0
+
+
+def test_the_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
+    decision = stage.cell.decide(stage.propose(isr=[(1, None), (2, None)]))
+    assert decision.records == []
+    result = decision.body.topics[0].partitions[0]
+    assert result.error_code == 0
+    assert result.partition_epoch == stage.cell.partition(stage.topic).partition_epoch
+
+
+def test_a_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
+    """KIP-903: B catches up, A proposes it; before the proposal arrives B fails, loses its disk, and registers again."""
+    cell = stage.cell
+    in_flight = stage.propose()
+    cell.now += 9.1
+    for broker_id in (1, 2, 4):
+        cell.beat(broker_id)
+    cell.due()
+    cell.join(3, incarnation="with an empty disk")
+    result = stage.result(in_flight)
+    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert cell.partition(stage.topic).isr == (1, 2)
+    assert stage.result(stage.propose()).error_code == 0
+
+
+def test_nor_before_its_old_session_was_fenced(stage: Stage) -> None:
+    """The same race, where the new registration itself ends the old incarnation."""
+    cell = stage.cell
+    in_flight = stage.propose()
+    cell.now += 9.1
+    for broker_id in (1, 2, 4):
+        cell.beat(broker_id)
+    cell.register(3, "with an empty disk")
+    assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(stage: Stage) -> None:
+    good, bad = stage.propose(), stage.propose(partition_index=7)
+    wide_id = stage.cell.pending.topic_ids["wide"]
+    good.topics[0].partitions.insert(0, bad.topics[0].partitions[0])
+    good.topics.add(topic_id=b"short").partitions.add(partition_index=3)
+    shrink = Stage(stage.cell, wide_id).propose(isr=[(1, None)])
+    good.topics.append(shrink.topics[0])
+    topics = stage.cell.send(good).topics
+    assert [topic.topic_id for topic in topics] == [stage.topic, b"short", wide_id]
+    codes = [[(result.partition_index, result.error_code) for result in topic.partitions] for topic in topics]
+    assert codes == [
+        [(7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (0, 0)],
+        [(3, ErrorCode.UNKNOWN_TOPIC_ID)],
+        [(0, 0)],
+    ]
+    assert stage.cell.partition(stage.topic).isr == (1, 2, 3)
+    assert stage.cell.partition(wide_id).isr == (1,)
+
+
+def test_a_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
+    request = stage.propose()
+    request.topics.append(stage.propose(isr=[(1, None)]).topics[0])
+    results = [topic.partitions[0] for topic in stage.cell.send(request).topics]
+    assert [result.error_code for result in results] == [0, ErrorCode.INVALID_UPDATE_VERSION]
+    assert stage.cell.partition(stage.topic).isr == (1, 2, 3)
+
+
+def test_a_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None:
+    cell = stage.cell
+    change = pb.PartitionChangeRecord(
+        topic_id=stage.topic, partition_id=0, isr=pb.IdList(ids=[1]), leader_recovery_state=RECOVERING
+    )
+    cell._fold([record(change)])
+    cell.commit()
+    both = [(1, None), (2, None)]
+    refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code == ErrorCode.INVALID_REQUEST
+    still = cell.decide(stage.propose(isr=[(1, None)], leader_recovery_state=RECOVERING))
+    assert still.records == []
+    assert stage.result(stage.propose(isr=both)).error_code == 0
+    assert cell.partition(stage.topic).leader_recovery_state == 0
+
+
+def test_a_partition_without_a_leader_accepts_no_proposal() -> None:
+    cell = Cell(brokers=2)
+    stage = Stage(cell, cell.create_on((1,)))
+    cell.silence(1)
+    assert cell.partition(stage.topic).leader == -1
+    assert stage.result(stage.propose(isr=[(1, None)])).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_more_partitions_than_fit_into_a_batch_are_refused_whole() -> None:
+    cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=2))
+    stage = Stage(cell, cell.create_on((1,)))
+    request = stage.propose(isr=[(1, None)])
+    for _ in range(2):
+        request.topics.append(request.topics[0])
+    cell.refused(request, ErrorCode.POLICY_VIOLATION, "")
+
+
+def test_a_proposal_sees_what_is_pending(stage: Stage) -> None:
+    cell = stage.cell
+    cell.hold_commits = True
+    first = stage.propose()
+    assert stage.result(first).error_code == 0
+    assert stage.result(first).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    cell.now += 9.1
+    cell.propose(cell.decide(registration(3, "again")))
+    assert cell.partition(stage.topic).isr == (1, 2)

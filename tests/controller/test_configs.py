@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+
+
+def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.AlterConfigsResource:
+    return rpc.AlterConfigsResource(
+        resource_type=type_,
+        resource_name=name,
+        configs=[
+            rpc.AlterableConfig(name=key, config_operation=rpc.DELETE if value is None else rpc.SET, value=value)
+            for key, value in configs
+        ],
+    )
+
+
+def _alter(*resources: rpc.AlterConfigsResource, validate_only: bool = False) -> rpc.IncrementalAlterConfigsRequest:
+    return rpc.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+
+
+def test_each_kind_of_resource_is_set_and_deleted() -> None:
+    cell = Cell(brokers=1)
+    cell.create("t", replication_factor=1)
+    body = cell.send(
+        _alter(
+            _resource(TOPIC, "t", ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")),
+            _resource(BROKER, "", ("log.retention.ms", "5")),
+            _resource(BROKER, "1", ("num.io.threads", "9")),
+            _resource(CLIENT_METRICS, "m", ("match", "client_id=" + "x" * 256), ("interval.ms", "100")),
+            _resource(GROUP, "g", ("consumer.session.timeout.ms", "10000")),
+        )
+    )
+    assert len(body.results) == 0, "no results when all is well"
+    configs = cell.pending.configs
+    assert configs[TOPIC, "t"] == {"retention.ms": "-1", "cleanup.policy": "compact,delete"}
+    assert configs[BROKER, ""] == {"log.retention.ms": "5"}
+    assert configs[BROKER, "1"] == {"num.io.threads": "9"}
+    cell.send(
+        _alter(
+            _resource(TOPIC, "t", ("retention.ms", None)), _resource(GROUP, "g", ("consumer.session.timeout.ms", None))
+        )
+    )
+    assert cell.pending.configs[TOPIC, "t"] == {"cleanup.policy": "compact,delete"}
+    assert (GROUP, "g") not in cell.pending.configs
+
+
+def test_a_write_is_a_write_also_of_the_same_value() -> None:
+    cell = Cell(brokers=0)
+    request = _alter(_resource(GROUP, "g", ("consumer.session.timeout.ms", "1")))
+    for _ in range(2):
+        decision = cell.propose(cell.decide(request))
+        assert [record.type for record in decision.records] == [RecordType.CONFIG]
+    assert len(cell.decide(_alter(_resource(GROUP, "none", ("consumer.session.timeout.ms", None)))).records) == 1
+
+
+@pytest.mark.parametrize(
+    ("resource", "code", "field"),
+    [
+        (_resource(3, "x"), ErrorCode.INVALID_REQUEST, "resource_type"),
+        (_resource(TOPIC, "none"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resource_name"),
+        (_resource(TOPIC, ""), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resource_name"),
+        (_resource(BROKER, "x"), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(BROKER, "-1"), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(BROKER, "01"), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(BROKER, "²"), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(BROKER, "7"), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(CLIENT_METRICS, ""), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(GROUP, "g" * 250), ErrorCode.INVALID_REQUEST, "resource_name"),
+        (_resource(GROUP, "g", ("retention.ms", "1")), ErrorCode.INVALID_CONFIG, "configs[0].name"),
+        (_resource(GROUP, "g", ("no.such", None)), ErrorCode.INVALID_CONFIG, "configs[0].name"),
+        (
+            _resource(CLIENT_METRICS, "m", ("match", ""), ("interval.ms", "99")),
+            ErrorCode.INVALID_CONFIG,
+            "configs[1].value",
+        ),
+        (_resource(CLIENT_METRICS, "m", ("match", "x" * 1001)), ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (_resource(CLIENT_METRICS, "m", ("match", "ä" * 501)), ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (_resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2), ErrorCode.INVALID_REQUEST, "configs"),
+        (
+            rpc.AlterConfigsResource(
+                resource_type=CLIENT_METRICS,
+                resource_name="m",
+                configs=[rpc.AlterableConfig(name="match", config_operation=2)],
+            ),
+            ErrorCode.INVALID_REQUEST,
+            "configs[0].config_operation",
+        ),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_bad_alteration_is_refused(
+    resource: rpc.AlterConfigsResource, code: ErrorCode, field: str, *, validate_only: bool
+) -> None:
+    cell = Cell(brokers=1, settings=ControllerSettings(config_value_max_bytes=1000))
+    cell.refused_part(_alter(resource, validate_only=validate_only), code, f"resources[0].{field}")
+
+
+def test_the_size_limit_is_of_utf_8_bytes() -> None:
+    cell = Cell(brokers=0, settings=ControllerSettings(config_value_max_bytes=1000))
+    cell.send(
+        _alter(
+            _resource(CLIENT_METRICS, "m", ("match", "ä" * 500)), _resource(CLIENT_METRICS, "n", ("match", "x" * 1000))
+        )
+    )
+    assert len(cell.pending.configs[CLIENT_METRICS, "m"]["match"]) == 500
+
+
+def test_a_resource_fails_whole_and_alone() -> None:
+    cell = Cell(brokers=0)
+    body = cell.send(
+        _alter(
+            _resource(GROUP, "a", ("consumer.session.timeout.ms", "1")),
+            _resource(GROUP, "b", ("consumer.session.timeout.ms", "1"), ("no.such", "1")),
+            _resource(GROUP, "c", ("consumer.session.timeout.ms", "1")),
+            _resource(GROUP, "a", ("consumer.heartbeat.interval.ms", "1")),
+        )
+    )
+    assert [(result.resource_name, result.error.field) for result in body.results] == [
+        ("a", ""),
+        ("b", "resources[1].configs[1].name"),
+        ("c", ""),
+        ("a", "resources[3]"),
+    ]
+    assert [result.HasField("error") for result in body.results] == [False, True, False, True]
+    assert sorted(cell.pending.snapshot().configs) == [(GROUP, "a"), (GROUP, "c")]
+    assert cell.pending.configs[GROUP, "a"] == {"consumer.session.timeout.ms": "1"}
+
+
+def test_validate_only_writes_nothing() -> None:
+    cell = Cell(brokers=0)
+    decision = cell.decide(_alter(_resource(GROUP, "g", ("consumer.session.timeout.ms", "1")), validate_only=True))
+    assert decision.records == []
+    assert len(decision.body.results) == 0
+
+
+def test_nothing_to_do_is_no_error() -> None:
+    cell = Cell(brokers=0)
+    for request in (_alter(), _alter(_resource(GROUP, "g"))):
+        decision = cell.decide(request)
+        assert decision.error is None
+        assert decision.records == []
+
+
+def test_more_keys_than_fit_into_a_batch_are_refused_whole() -> None:
+    cell = Cell(brokers=0, settings=ControllerSettings(max_records_per_request=2))
+    resources: list[Any] = [_resource(GROUP, f"g{index}", ("consumer.session.timeout.ms", "1")) for index in range(3)]
+    cell.refused(_alter(*resources), ErrorCode.POLICY_VIOLATION, "")
+    assert len(cell.decide(_alter(*resources[:2])).records) == 2
+
+
+def test_configs_of_a_topic_that_is_pending() -> None:
+    cell = Cell(brokers=1)
+    cell.hold_commits = True
+    request = _alter(_resource(TOPIC, "t", ("retention.ms", "1")))
+    cell.refused_part(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resources[0].resource_name")
+    cell.create("t", replication_factor=1)
+    assert len(cell.decide(request).records) == 1
+    cell.propose(cell.decide(rpc.DeleteTopicsRequest(names=["t"])))
+    cell.refused_part(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resources[0].resource_name")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from deciding import Cell
+
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def test_all_brokers_with_what_the_controller_alone_knows() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2), (1, 3))
+    cell.register(4, rack="r4")
+    cell.silence(3)
+    assert not cell.beat(1, want_shut_down=True).is_fenced
+    cell.beat(2)
+    cell.now += 1.5
+    body = cell.send(rpc.DescribeBrokersRequest())
+    assert [broker.broker_id for broker in body.brokers] == [1, 2, 3, 4]
+    states = [broker.state for broker in body.brokers]
+    assert states == [rpc.STOPPING, rpc.ACTIVE, rpc.INACTIVE, rpc.INACTIVE]
+    assert [broker.broker_epoch for broker in body.brokers] == [cell.broker(id_).epoch for id_ in (1, 2, 3, 4)]
+    assert [broker.leader_count for broker in body.brokers] == [0, 1, 0, 0]
+    assert [broker.replica_count for broker in body.brokers] == [2, 1, 1, 0]
+    assert [broker.last_contact_age_ms for broker in body.brokers][:3] == [1500, 1500, -1]
+    assert [broker.reason for broker in body.brokers] == [
+        "controlled shutdown",
+        "caught up",
+        "session timed out",
+        "registered",
+    ]
+    assert body.brokers[3].rack == "r4"
+    assert body.brokers[3].endpoint == "localhost:9004"
+    assert body.brokers[3].applied_offset == -1
+    assert body.brokers[1].applied_offset == cell.lao.applied_of(2) >= 0
+    assert body.brokers[1].told_lowest_acknowledged_offset == cell.lao.told_of(2) >= 0
+    assert body.lowest_acknowledged_offset == cell.lao.lao
+    assert body.high_watermark == cell.pending.offset + 1
+    assert list(body.held_back_by) == [1]
+
+
+def test_lao_that_is_unknown_says_why() -> None:
+    cell = Cell(brokers=2)
+    later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2)
+    body = later.send(rpc.DescribeBrokersRequest())
+    assert body.lowest_acknowledged_offset == -1
+    assert "have not reported" in body.lao_unknown_reason
+
+
+def test_nothing_pending_is_shown() -> None:
+    cell = Cell(brokers=1)
+    cell.hold_commits = True
+    cell.register(2)
+    body = cell.send(rpc.DescribeBrokersRequest())
+    assert [broker.broker_id for broker in body.brokers] == [1]
+    assert body.high_watermark == cell.pending.offset

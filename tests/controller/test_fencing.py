@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from deciding import Cell
+
+from controller.elections import choose_leader
+from raftlog.metadata.records import RecordType
+
+
+def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2), (2, 3), (3, 1))
+    alone = cell.create_on((1,), name="alone")
+    cell.now += 5
+    cell.beat(2)
+    cell.beat(3)
+    cell.now += 4.1
+    decision = cell.active.next_due(cell.now)
+    assert decision is not None
+    types = [record.type for record in decision.records]
+    assert types == [RecordType.BROKER_REGISTRATION_CHANGE] + [RecordType.PARTITION_CHANGE] * 3
+    cell.propose(decision)
+    broker = cell.broker(1)
+    assert (broker.fenced, broker.reason) == (True, "session timed out")
+    assert [cell.partition(topic, index).isr for index in range(3)] == [(2,), (2, 3), (3,)]
+    assert [cell.partition(topic, index).leader for index in range(3)] == [2, 2, 3]
+    assert [cell.partition(topic, index).leader_epoch for index in range(3)] == [1, 0, 0]
+    assert [cell.partition(topic, index).partition_epoch for index in range(3)] == [1, 0, 1]
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
+    assert cell.due() == []
+    cell.check_invariants()
+
+
+def test_one_broker_a_decision_each_sees_the_one_before() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.now += 9.1
+    cell.hold_commits = True
+    decisions = cell.due()
+    changes = [decision.records[0].message.broker_id for decision in decisions]
+    assert changes == [1, 2, 3]
+    assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((3,), -1)
+    assert cell.partition(topic).leader_epoch == 3
+    cell.check_invariants()
+
+
+def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
+    cell = Cell(brokers=2)
+    cell.now += 9.1
+    cell.hold_commits = True
+    assert len(cell.due()) == 2
+    cell.now += 100
+    assert cell.due() == []
+
+
+def test_a_fencing_that_could_not_be_proposed_is_decided_again() -> None:
+    cell = Cell(brokers=1)
+    cell.now += 9.1
+    first = cell.active.next_due(cell.now)
+    second = cell.active.next_due(cell.now)
+    assert first is not None
+    assert second is not None
+    assert [record.data for record in first.records] == [record.data for record in second.records]
+
+
+def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
+    cell = Cell(brokers=0)
+    cell.register(1)
+    cell.beat(1, current_metadata_offset=0)
+    assert 1 in cell.active.state.wants_unfence
+    cell.now += 9.1
+    assert cell.due() == []
+    assert cell.active.sessions.last_contact(1) is None
+    assert cell.active.state.wants_unfence == {}
+
+
+def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:
+    cell = Cell(brokers=1)
+    cell.now += 8
+    cell.active.heard(1, cell.broker(1).epoch, cell.now)
+    cell.now += 8
+    assert cell.due() == []
+    cell.active.heard(1, cell.broker(1).epoch - 1, cell.now)
+    cell.active.heard(9, 1, cell.now)
+    cell.now += 1.1
+    assert len(cell.due()) == 1
+
+
+def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+    cell = Cell(brokers=2)
+    cell.silence(2)
+    later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
+    assert later.active.sessions.is_alive(1, later.now)
+    assert not later.active.sessions.is_alive(2, later.now), "who died long ago must not look alive"
+    later.now += 8.9
+    assert not later.broker(1).fenced
+    later.now += 0.2
+    later.due()
+    assert later.broker(1).fenced
+
+
+def test_a_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> None:
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.silence(1)
+    assert not cell.beat(1).is_fenced
+    assert cell.partition(topic).isr == (2,)
+    assert cell.partition(topic).leader == 2
+
+
+def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
+    """[an empty replica that came back first would lead, and everything acknowledged would be gone]"""
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.silence(1)
+    cell.now += 9.1
+    cell.due()
+    assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((2,), -1)
+    assert not cell.beat(1).is_fenced
+    assert cell.partition(topic).leader == -1
+    cell.beat(2)
+    assert cell.partition(topic).leader == 2
+
+
+def test_the_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
+    cell = Cell(brokers=3)
+    view = cell.pending
+    assert choose_leader(view, (3, 1, 2), (1, 2)) == 1
+    assert choose_leader(view, (3, 1, 2), (2, 3)) == 3
+    assert choose_leader(view, (9, 1), (9, 1)) == 1
+    assert choose_leader(view, (9,), (9,)) == -1
+    cell.silence(3)
+    assert choose_leader(view, (3, 1, 2), (2, 3)) == 2
+    assert choose_leader(view, (3, 1, 2), (3,)) == -1
+    assert choose_leader(view, (3, 1, 2), (3,), joining=3) == 3

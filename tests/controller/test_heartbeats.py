@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def _state(reply: rpc.BrokerHeartbeatResponse) -> tuple[bool, bool, rpc.BrokerLifecycleState]:
+    return reply.is_fenced, reply.should_shut_down, reply.current_state
+
+
+def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatResponse:
+    return cell.beat(broker_id, want_shut_down=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"broker_id": -1}, ErrorCode.INVALID_REQUEST, "broker_id"),
+        ({"broker_id": 7}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
+        ({"broker_epoch": 2}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
+        ({"broker_epoch": -1}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
+        ({"current_metadata_offset": -2}, ErrorCode.INVALID_REQUEST, "current_metadata_offset"),
+        ({"told_lowest_acknowledged_offset": -2}, ErrorCode.INVALID_REQUEST, "told_lowest_acknowledged_offset"),
+    ],
+)
+def test_a_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+    cell = Cell(brokers=2)
+    cell.now += 1
+    cell.refused(cell.heartbeat(**{"broker_id": 1, **fields}), code, field)
+
+
+def test_an_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:
+    cell = Cell(brokers=2)
+    end = cell.active.next_offset
+    for epoch in (end, end + 1000):
+        cell.refused(cell.heartbeat(1, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch")
+        cell.refused(cell.heartbeat(9, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch")
+    cell.refused(cell.heartbeat(1, broker_epoch=end - 1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+
+
+def test_a_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_session() -> None:
+    cell = Cell(brokers=2)
+    old = cell.heartbeat(1)
+    cell.now += 9.1
+    cell.beat(2)
+    cell.register(1, "another")
+    contact = cell.active.sessions.last_contact(1)
+    cell.now += 1
+    cell.refused(old, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+    assert cell.active.sessions.last_contact(1) == contact
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> None:
+    cell = Cell(brokers=2)
+    cell.now += 1
+    decision = cell.decide(cell.heartbeat(1))
+    assert decision.records == []
+    reply = decision.body
+    assert _state(reply) == (False, False, rpc.ACTIVE)
+    assert reply.is_caught_up
+    assert reply.controller_epoch == 1
+    assert reply.lowest_acknowledged_offset == cell.lao.lao >= 0
+    assert cell.active.sessions.last_contact(1) == cell.now
+
+
+def test_a_broker_stays_fenced_until_it_has_applied_its_own_registration() -> None:
+    cell = Cell(brokers=0)
+    epoch = cell.register(1)
+    behind = cell.beat(1, current_metadata_offset=epoch - 1)
+    assert _state(behind) == (True, False, rpc.INACTIVE)
+    assert not behind.is_caught_up
+    reply = cell.beat(1, current_metadata_offset=epoch)
+    assert _state(reply) == (False, False, rpc.ACTIVE)
+    assert reply.is_caught_up
+
+
+def test_a_broker_stays_fenced_until_lao_would_not_go_back() -> None:
+    cell = Cell(brokers=1)
+    epoch = cell.register(2)
+    for _ in range(3):
+        cell.create(f"t{cell.pending.offset}", replication_factor=1)
+    cell.beat(1)
+    assert cell.lao.lao > epoch
+    assert cell.beat(2, current_metadata_offset=epoch, told_lowest_acknowledged_offset=-1).is_fenced
+    assert cell.broker(2).fenced
+    # Told less than what a writer may have been answered "visible" for.
+    cell.beat(1)
+    assert cell.lao.min_told > 0
+    assert cell.beat(2, told_lowest_acknowledged_offset=cell.lao.min_told - 1).is_fenced
+    assert not cell.beat(2).is_fenced
+
+
+def test_want_fence_keeps_a_broker_fenced_and_fences_it() -> None:
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.register(3)
+    assert cell.beat(3, want_fence=True).is_fenced
+    assert not cell.active.has_urgent_work()
+    reply = cell.beat(1, target_state=rpc.INACTIVE)
+    assert _state(reply) == (True, False, rpc.INACTIVE)
+    assert cell.broker(1).fenced
+    assert cell.partition(topic).leader == 2
+    assert not cell.beat(1).is_fenced
+
+
+def test_a_wish_to_be_unfenced_can_be_taken_back() -> None:
+    cell = Cell(brokers=1)
+    epoch = cell.register(2)
+    assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
+    assert cell.active.state.wants_unfence == {2: epoch}
+    cell.beat(2, want_fence=True)
+    assert cell.active.state.wants_unfence == {}
+
+
+def test_unfencing_gives_the_broker_the_partitions_that_waited_for_it() -> None:
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1,))
+    cell.silence(1)
+    assert cell.partition(topic).leader == -1
+    decision = cell.decide(cell.heartbeat(1))
+    types = [record.type for record in decision.records]
+    assert types == [RecordType.BROKER_REGISTRATION_CHANGE, RecordType.PARTITION_CHANGE]
+    cell.propose(decision)
+    assert cell.partition(topic).leader == 1
+    assert cell.broker(1).reason == "caught up"
+
+
+def test_a_fenced_broker_that_shuts_down_may_go_at_once() -> None:
+    cell = Cell(brokers=1)
+    cell.register(2)
+    assert _state(_stopping(cell, 2)) == (True, True, rpc.INACTIVE)
+    assert not cell.active.sessions.is_alive(2, cell.now)
+    assert cell.decide(cell.heartbeat(2, want_shut_down=True)).records == []
+
+
+def test_an_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
+    cell = Cell(brokers=2)
+    topic = cell.create_on((2, 1))
+    assert _state(cell.beat(1, target_state=rpc.STOPPING)) == (True, True, rpc.INACTIVE)
+    assert cell.partition(topic).isr == (2,)
+    assert cell.broker(1).reason == "controlled shutdown"
+    cell.check_invariants()
+
+
+def test_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3), (2, 1, 3))
+    reply = _stopping(cell, 1)
+    assert _state(reply) == (False, False, rpc.STOPPING)
+    moved = cell.pending.offset
+    broker = cell.broker(1)
+    assert (broker.fenced, broker.in_controlled_shutdown) == (False, True)
+    assert [cell.partition(topic, index).leader for index in range(2)] == [2, 2]
+    assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
+    # One of the others does not know yet.
+    cell.beat(2, current_metadata_offset=moved)
+    cell.beat(3, current_metadata_offset=moved - 1)
+    again = cell.decide(cell.heartbeat(1, want_shut_down=True))
+    assert again.records == []
+    assert _state(again.body) == (False, False, rpc.STOPPING)
+    cell.beat(3, current_metadata_offset=moved)
+    assert _state(_stopping(cell, 1, current_metadata_offset=0)) == (True, True, rpc.INACTIVE)
+    assert cell.broker(1).fenced
+    cell.check_invariants()
+
+
+def test_a_stopping_broker_counts_for_lao_until_it_is_fenced() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    _stopping(cell, 1)
+    moved = cell.pending.offset
+    cell.beat(2, current_metadata_offset=moved)
+    assert cell.lao.lao < moved
+    assert cell.lao.held_back_by() == [1]
+
+
+def test_the_last_broker_stops_at_its_second_heartbeat() -> None:
+    cell = Cell(brokers=1)
+    topic = cell.create_on((1,))
+    assert _state(_stopping(cell, 1)) == (False, False, rpc.STOPPING)
+    assert _state(_stopping(cell, 1)) == (True, True, rpc.INACTIVE)
+    assert cell.partition(topic).leader == -1
+    assert cell.partition(topic).isr == (1,)
+
+
+def test_a_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover() -> None:
+    cell = Cell(brokers=2)
+    assert _stopping(cell, 1).should_shut_down
+    image = cell.pending.snapshot()
+    cell.register(1, "successor")
+    later = Cell(brokers=0, image=image, epoch=2)
+    later.register(1, "successor")
+
+
+def test_what_a_leaving_broker_still_sends_neither_revives_its_session_nor_unfences_it() -> None:
+    cell = Cell(brokers=2)
+    assert _stopping(cell, 1).should_shut_down
+    late = cell.decide(cell.heartbeat(1))
+    assert late.records == []
+    assert _state(late.body) == (True, True, rpc.INACTIVE)
+    cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, cell.lao.lao, cell.now)
+    assert not cell.active.sessions.is_alive(1, cell.now)
+    cell.register(1, "successor")
+
+
+def test_a_broker_that_dies_while_stopping_has_not_left() -> None:
+    """Its process may still be alive: a successor has to wait, or to prove the opposite."""
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    _stopping(cell, 1)
+    cell.silence(1)
+    assert (cell.broker(1).fenced, cell.broker(1).in_controlled_shutdown) == (True, False)
+    cell.beat(1)  # it was only slow
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+
+
+def test_a_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    _stopping(cell, 1)
+    later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2)
+    assert _state(_stopping(later, 1)) == (False, False, rpc.STOPPING), "nobody has reported to this controller"
+    later.beat(2)
+    assert _stopping(later, 1).should_shut_down
+
+
+def test_a_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away_again() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    cell.hold_commits = True
+    _stopping(cell, 1)
+    cell.create("u", replication_factor=1, num_partitions=4)
+    assert {cell.partition(cell.pending.topic_ids["u"], index).leader for index in range(4)} == {2}
+
+
+def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
+    cell = Cell(brokers=2)
+    cell.join(3, registration_version=0)
+    cell.create_on((1, 2))
+    _stopping(cell, 1)
+    cell.beat(2)
+    assert _stopping(cell, 1).should_shut_down
+
+
+def test_nothing_is_remembered_of_a_decision_that_was_not_proposed() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    cell.beat(1)
+    cell.beat(1)
+    before = cell.soft_state()
+    cell.decide(cell.heartbeat(1, want_shut_down=True))
+    cell.decide(cell.heartbeat(1, want_fence=True))
+    assert cell.soft_state() == before

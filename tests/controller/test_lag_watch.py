@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from deciding import Cell
+
+from controller.lag_watch import LagWatch
+
+LAG_S = 30.0
+
+
+def _watch() -> LagWatch:
+    return LagWatch(lag_max_s=LAG_S, probation_s=10, probation_max_s=40, now=0.0)
+
+
+def _marked(committed_offset: int = 100) -> LagWatch:
+    watch = _watch()
+    watch.mark(0.0, committed_offset)
+    return watch
+
+
+def test_what_was_committed_lag_max_ago_must_be_applied() -> None:
+    watch = _marked()
+    applied = {1: 99, 2: 100, 3: 500}
+    assert watch.stuck(LAG_S - 0.1, applied, applied.__getitem__) is None
+    assert watch.stuck(LAG_S, applied, applied.__getitem__) == 1
+    applied[1] = 100
+    assert watch.stuck(LAG_S, applied, applied.__getitem__) is None
+
+
+def test_only_the_newest_mark_that_is_old_enough_counts() -> None:
+    watch = _watch()
+    for at, offset in ((0, 10), (10, 20), (20, 30), (30, 40)):
+        watch.mark(float(at), offset)
+    applied = {1: 15, 2: 99, 3: 99}
+    assert watch.stuck(30.0, applied, applied.__getitem__) is None
+    watch.mark(40.0, 50)
+    assert watch.stuck(40.0, applied, applied.__getitem__) == 1
+    assert watch.next_check == 40.0 + LAG_S / 8
+
+
+def test_never_a_majority() -> None:
+    watch = _marked()
+    for brokers, stuck in ((1, 1), (2, 2), (3, 2), (4, 3)):
+        applied = {broker_id: 0 if broker_id <= stuck else 100 for broker_id in range(1, brokers + 1)}
+        assert watch.stuck(LAG_S, applied, applied.__getitem__) is None
+    applied = {1: 100, 2: 7, 3: 5, 4: 100}
+    assert watch.stuck(LAG_S, applied, applied.__getitem__) == 3
+
+
+def test_those_on_probation_count_as_lagging() -> None:
+    """[four of five lag: fenced one by one, each time the rest would look like a majority]"""
+    watch = _marked()
+    watch.fenced(1, LAG_S)
+    watch.fenced(2, LAG_S)
+    applied = {3: 0, 4: 100, 5: 100}
+    assert watch.stuck(LAG_S, applied, applied.__getitem__) is None
+    assert watch.stuck(LAG_S + 11, applied, applied.__getitem__) == 3
+
+
+def test_a_broker_that_has_just_joined_has_time_to_catch_up() -> None:
+    watch = _marked()
+    applied = {1: 0, 2: 100, 3: 100}
+    watch.unfenced(1, LAG_S - 1)
+    assert watch.stuck(LAG_S + 1, applied, applied.__getitem__) is None
+    assert watch.stuck(2 * LAG_S - 1, applied, applied.__getitem__) == 1
+
+
+def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_long_good_life() -> None:
+    watch = _watch()
+    now = 0.0
+    for length in (10, 20, 40, 40):
+        watch.fenced(1, now)
+        assert watch.on_probation(1, now + length - 0.1)
+        assert not watch.on_probation(1, now + length)
+        now += length + 1
+    now += 40
+    watch.fenced(1, now)
+    assert not watch.on_probation(1, now + 10)
+    watch.fenced(1, now)
+    watch.forget(1)
+    assert not watch.on_probation(1, now)
+
+
+def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
+    """Everybody heartbeats; broker 1 applies nothing beyond ``stuck_at``. Something is written all the time."""
+    end = cell.now + seconds
+    while cell.now < end:
+        cell.now += 2
+        cell.create(f"t{cell.pending.offset}", replication_factor=1)
+        for broker_id in (1, 2, 3):
+            applied = min(stuck_at, cell.pending.offset) if broker_id == 1 else cell.pending.offset
+            cell.beat(broker_id, current_metadata_offset=applied)
+        cell.due()
+
+
+def test_a_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on() -> None:
+    cell = Cell(brokers=3)
+    stuck_at = cell.pending.offset
+    _heartbeats(cell, 28, stuck_at)
+    assert not cell.broker(1).fenced
+    assert cell.lao.lao <= stuck_at
+    assert cell.lao.held_back_by() == [1]
+    _heartbeats(cell, 10, stuck_at)
+    broker = cell.broker(1)
+    assert (broker.fenced, broker.reason) == (True, "metadata lag above broker.metadata.lag.max.ms")
+    assert cell.lao.lao > stuck_at
+    cell.check_invariants()
+
+
+def test_a_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None:
+    cell = Cell(brokers=3)
+    _heartbeats(cell, 38, cell.pending.offset)
+    fenced_at = cell.now
+    while cell.broker(1).fenced:
+        assert cell.now < fenced_at + 20
+        _heartbeats(cell, 1, 1 << 40)
+    assert cell.now - fenced_at >= 6
+
+
+def test_a_quiet_cluster_fences_nobody() -> None:
+    cell = Cell(brokers=3)
+    for _ in range(100):
+        cell.now += 2
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id)
+        assert cell.due() == []
+    assert not any(cell.broker(broker_id).fenced for broker_id in (1, 2, 3))

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+PROOF = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode": 11}
+
+
+def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
+    cell = Cell(brokers=0)
+    decision = cell.decide(registration(4, rack="r1", log_dirs=["/a"]))
+    assert [record.type for record in decision.records] == [RecordType.REGISTER_BROKER]
+    expected = cell.active.next_offset
+    cell.propose(decision)
+    broker = cell.broker(4)
+    assert decision.body.broker_epoch == broker.epoch == expected == cell.pending.offset
+    assert broker.fenced
+    assert not broker.in_controlled_shutdown
+    assert (broker.rack, broker.log_dirs, broker.endpoint) == ("r1", ("/a",), "localhost:9004")
+
+
+def _listener(**fields: Any) -> list[pb.Listener]:
+    return [pb.Listener(**{"name": "PLAIN", "host": "h", "port": 1, **fields})]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id"),
+        ({"cluster_id": ""}, ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id"),
+        ({"broker_id": -1}, ErrorCode.INVALID_REQUEST, "broker_id"),
+        ({"incarnation_id": ""}, ErrorCode.INVALID_REQUEST, "incarnation_id"),
+        ({"listeners": []}, ErrorCode.INVALID_REQUEST, "listeners"),
+        ({"listeners": _listener(name="")}, ErrorCode.INVALID_REQUEST, "listeners[0].name"),
+        ({"listeners": _listener() + _listener()}, ErrorCode.INVALID_REQUEST, "listeners[1].name"),
+        ({"listeners": _listener(host="")}, ErrorCode.INVALID_REQUEST, "listeners[0].host"),
+        ({"listeners": _listener(host="h" * 256)}, ErrorCode.INVALID_REQUEST, "listeners[0].host"),
+        ({"listeners": _listener(port=0)}, ErrorCode.INVALID_REQUEST, "listeners[0].port"),
+        ({"listeners": _listener(port=65536)}, ErrorCode.INVALID_REQUEST, "listeners[0].port"),
+        (
+            {"features": [pb.FeatureRange(name="x", min_supported_version=2, max_supported_version=1)]},
+            ErrorCode.INVALID_REQUEST,
+            "features[0]",
+        ),
+        ({"features": []}, ErrorCode.UNSUPPORTED_VERSION, "features"),
+        (
+            {"features": [pb.FeatureRange(name="metadata.version", min_supported_version=2, max_supported_version=3)]},
+            ErrorCode.UNSUPPORTED_VERSION,
+            "features",
+        ),
+    ],
+)
+def test_a_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+    Cell(brokers=1).refused(registration(**{"broker_id": 9, **fields}), code, field)
+
+
+def test_the_checks_come_in_kafkas_order() -> None:
+    cell = Cell(brokers=1)
+    bad = {"cluster_id": "other", "listeners": [], "features": []}
+    cell.refused(registration(1, "another", **bad), ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
+    del bad["cluster_id"]
+    cell.refused(registration(1, "another", **bad), ErrorCode.INVALID_REQUEST, "listeners")
+    del bad["listeners"]
+    cell.refused(registration(1, "another", **bad), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
+
+
+def test_a_legacy_broker_need_not_know_of_lao() -> None:
+    cell = Cell(brokers=0)
+    only_metadata = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=1)]
+    cell.refused(registration(1, features=only_metadata), ErrorCode.UNSUPPORTED_VERSION, "features")
+    cell.register(1, features=only_metadata, registration_version=0)
+    assert not cell.beat(1, current_metadata_offset=0).is_fenced
+    assert cell.lao.lao == -1
+    assert "1" in cell.lao.unknown_reason
+
+
+def test_the_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
+    cell = Cell(brokers=2)
+    epoch = cell.broker(1).epoch
+    decision = cell.decide(registration(1))
+    assert not decision.records
+    assert decision.body.broker_epoch == epoch
+    assert not cell.broker(1).fenced
+
+
+def test_the_same_process_may_amend_its_registration_and_stays_what_it_is() -> None:
+    cell = Cell(brokers=2)
+    before = cell.broker(1)
+    applied = cell.lao.applied_of(1)
+    assert cell.register(1, rack="r9") == before.epoch
+    after = cell.broker(1)
+    assert (after.rack, after.epoch, after.fenced) == ("r9", before.epoch, False)
+    assert cell.lao.applied_of(1) == applied
+    assert cell.decide(registration(1, rack="r9")).records == []
+
+
+def test_another_process_waits_for_the_session_to_end() -> None:
+    cell = Cell(brokers=2)
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.now += 8.9
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.now += 0.2
+    old = cell.broker(1).epoch
+    assert cell.register(1, "another") > old
+    assert cell.broker(1).fenced
+
+
+def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3), (2, 1, 3))
+    alone = cell.create_on((1,), (2,), name="alone")
+    cell.now += 9.1
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    decision = cell.decide(registration(1, "another"))
+    types = [record.type for record in decision.records]
+    assert types == [RecordType.REGISTER_BROKER] + [RecordType.PARTITION_CHANGE] * 3
+    cell.propose(decision)
+    assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
+    assert [cell.partition(topic, index).leader_epoch for index in range(2)] == [1, 0], "who goes on leading does so"
+    last = cell.partition(alone, 0)
+    assert (last.isr, last.leader) == ((1,), -1), "the last member stays, and does not lead"
+    assert cell.partition(alone, 1).partition_epoch == 0
+    cell.check_invariants()
+
+
+def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
+    """The session ended, the fencing is not decided yet: the registration itself removes the broker from the ISRs."""
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.now += 9.1
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    assert cell.partition(topic).isr == (1, 2, 3)
+    cell.register(1, "another")
+    assert cell.partition(topic).isr == (2, 3)
+    assert cell.partition(topic).leader == 2
+
+
+def test_a_successor_that_holds_the_same_lock_need_not_wait() -> None:
+    cell = Cell(brokers=2)
+    cell.join(5, process=pb.ProcessProof(**PROOF))
+    assert cell.register(5, "successor", process=pb.ProcessProof(**PROOF)) == cell.pending.offset
+
+
+@pytest.mark.parametrize("part", sorted(PROOF))
+def test_any_other_proof_is_none(part: str) -> None:
+    """A cloned disk has the same directory id and a lock of its own; another boot may have the same inode."""
+    cell = Cell(brokers=2)
+    cell.join(5, process=pb.ProcessProof(**PROOF))
+    other: dict[str, Any] = {**PROOF, part: PROOF[part] * 2}
+    cell.refused(
+        registration(5, "successor", process=pb.ProcessProof(**other)),
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        "broker_id",
+    )
+
+
+def test_two_processes_that_prove_nothing_are_not_the_same() -> None:
+    cell = Cell(brokers=2)
+    cell.join(5, process=pb.ProcessProof())
+    cell.refused(registration(5, "x", process=pb.ProcessProof()), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+
+
+def test_the_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
+    cell = Cell(brokers=0)
+    decision = cell.decide(registration(1))
+    assert not cell.active.sessions.is_alive(1, cell.now)
+    cell.propose(decision)
+    assert cell.active.sessions.is_alive(1, cell.now)
+
+
+def test_requests_pipeline_against_the_pending_image() -> None:
+    cell = Cell(brokers=0)
+    cell.hold_commits = True
+    first = cell.register(1)
+    assert cell.register(2) == first + 1
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    assert 1 not in cell.active.state.committed.brokers
+
+
+def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3), (2, 1, 3))
+    alone = cell.create_on((1,), name="alone")
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
+    assert 1 not in cell.pending.brokers
+    assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
+    assert [cell.partition(topic, index).replicas for index in range(2)] == [(1, 2, 3), (2, 1, 3)]
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
+    assert not cell.active.sessions.is_alive(1, cell.now)
+    cell.check_invariants()
+    cell.refused(rpc.UnregisterBrokerRequest(broker_id=1), ErrorCode.BROKER_ID_NOT_REGISTERED, "broker_id")
+    # It comes back as a new registration, and its partition with it.
+    cell.join(1)
+    assert cell.partition(alone).leader == 1
+
+
+def test_a_decision_that_is_not_proposed_leaves_no_trace() -> None:
+    cell = Cell(brokers=3)
+    before = cell.soft_state()
+    cell.decide(registration(7))
+    cell.decide(rpc.UnregisterBrokerRequest(broker_id=1))
+    assert cell.soft_state() == before

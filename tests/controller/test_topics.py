@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from deciding import Cell, envelope
+
+from controller.placement import place
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def _topic(name: str = "t", **fields: Any) -> rpc.CreatableTopic:
+    return rpc.CreatableTopic(**{"name": name, "num_partitions": 1, "replication_factor": 1, **fields})
+
+
+def _create(*topics: rpc.CreatableTopic, validate_only: bool = False) -> rpc.CreateTopicsRequest:
+    return rpc.CreateTopicsRequest(topics=topics, validate_only=validate_only)
+
+
+def _assign(*replica_sets: tuple[int, list[int]]) -> list[rpc.CreatableReplicaAssignment]:
+    return [rpc.CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in replica_sets]
+
+
+def _config(name: str, value: str) -> rpc.ConfigEntry:
+    return rpc.ConfigEntry(name=name, value=value)
+
+
+def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
+    cell = Cell(brokers=3)
+    request = _create(
+        _topic("a.b_c-D9", num_partitions=4, replication_factor=2, configs=[_config("retention.ms", "5")])
+    )
+    decision = cell.decide(request)
+    types = [record.type for record in decision.records]
+    assert types == [RecordType.TOPIC, RecordType.CONFIG] + [RecordType.PARTITION] * 4
+    cell.propose(decision)
+    result = decision.body.topics[0]
+    assert (result.name, result.num_partitions, result.replication_factor) == ("a.b_c-D9", 4, 2)
+    assert len(result.topic_id) == 16
+    assert cell.pending.topic_ids["a.b_c-D9"] == result.topic_id
+    assert cell.pending.configs[2, "a.b_c-D9"] == {"retention.ms": "5"}
+    for index in range(4):
+        partition = cell.partition(result.topic_id, index)
+        assert len(partition.replicas) == 2
+        assert partition.isr == partition.replicas
+        assert partition.leader == partition.replicas[0]
+        assert (partition.leader_epoch, partition.partition_epoch) == (0, 0)
+    cell.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"name": ""}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "."}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": ".."}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "a b"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "a\n"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "ä"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "a" * 250}, ErrorCode.INVALID_TOPIC_EXCEPTION, "name"),
+        ({"name": "taken"}, ErrorCode.TOPIC_ALREADY_EXISTS, "name"),
+        ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS, "num_partitions"),
+        ({"num_partitions": -2}, ErrorCode.INVALID_PARTITIONS, "num_partitions"),
+        ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
+        ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
+        ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
+        ({"configs": [_config("no.such", "1")]}, ErrorCode.INVALID_CONFIG, "configs[0].name"),
+        ({"configs": [_config("retention.ms", "-2")]}, ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (
+            {"configs": [_config("retention.ms", "1"), _config("retention.ms", "2")]},
+            ErrorCode.INVALID_CONFIG,
+            "configs[1].name",
+        ),
+        ({"assignments": _assign((1, [1]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments"),
+        ({"assignments": _assign((0, [1]), (0, [2]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments"),
+        ({"assignments": _assign((0, []))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [1, 1]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [9]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [3]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments[0].broker_ids"),
+        (
+            {"assignments": _assign((1, [1]), (0, [1, 2]))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "assignments[0].broker_ids",
+        ),
+        ({"assignments": _assign((0, [1])), "num_partitions": 2}, ErrorCode.INVALID_REQUEST, "num_partitions"),
+        ({"assignments": _assign((0, [1])), "replication_factor": 2}, ErrorCode.INVALID_REQUEST, "replication_factor"),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_bad_topic_is_refused(fields: dict[str, Any], code: ErrorCode, field: str, *, validate_only: bool) -> None:
+    cell = Cell(brokers=3)
+    cell.create("taken")
+    cell.silence(3)
+    given = {"num_partitions": -1, "replication_factor": -1, **fields} if "assignments" in fields else fields
+    cell.refused_part(_create(_topic(**given), validate_only=validate_only), code, f"topics[0].{field}")
+
+
+def test_the_longest_name_is_a_name() -> None:
+    assert Cell(brokers=1).create("a" * 249, replication_factor=1)
+
+
+def test_defaults_are_lowered_to_the_live_brokers() -> None:
+    cell = Cell(brokers=2, settings=ControllerSettings(num_partitions=5))
+    result = cell.send(_create(_topic(num_partitions=-1, replication_factor=-1))).topics[0]
+    assert (result.num_partitions, result.replication_factor) == (5, 2)
+    more = Cell(brokers=4)
+    result = more.send(_create(_topic(num_partitions=-1, replication_factor=-1))).topics[0]
+    assert (result.num_partitions, result.replication_factor) == (1, 3)
+    nobody = Cell(brokers=0)
+    nobody.refused_part(
+        _create(_topic(replication_factor=-1)), ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].replication_factor"
+    )
+
+
+def test_manual_assignments_are_kept_and_only_live_replicas_are_in_sync() -> None:
+    cell = Cell(brokers=3)
+    cell.silence(3)
+    assignments = _assign((1, [2, 1]), (0, [3, 1]))
+    topic_id = cell.create("m", num_partitions=0, replication_factor=0, assignments=assignments)
+    first, second = cell.partition(topic_id, 0), cell.partition(topic_id, 1)
+    assert (first.replicas, first.isr, first.leader) == ((3, 1), (1,), 1)
+    assert (second.replicas, second.isr, second.leader) == ((2, 1), (2, 1), 2)
+    cell.check_invariants()
+
+
+def test_brokers_that_shut_down_get_nothing() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2, 3))
+    assert not cell.beat(1, want_shut_down=True).is_fenced
+    topic_id = cell.create("u", num_partitions=6, replication_factor=2)
+    assert {member for index in range(6) for member in cell.partition(topic_id, index).replicas} == {2, 3}
+
+
+def test_good_topics_are_created_beside_bad_ones_and_a_name_twice_is_bad_both_times() -> None:
+    cell = Cell(brokers=1)
+    request = _create(_topic("a"), _topic("twice"), _topic("b/"), _topic("twice"), _topic("c"))
+    results = cell.send(request).topics
+    assert [result.name for result in results] == ["a", "twice", "b/", "twice", "c"]
+    codes = [result.error.error_code for result in results]
+    assert codes == [0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST, 0]
+    assert sorted(cell.pending.snapshot().topic_ids) == ["a", "c"]
+
+
+def test_validate_only_writes_nothing_and_answers_the_same() -> None:
+    cell = Cell(brokers=1)
+    before = cell.soft_state()
+    decision = cell.decide(_create(_topic("a", num_partitions=3), validate_only=True))
+    assert decision.records == []
+    assert decision.body.topics[0].num_partitions == 3
+    assert cell.soft_state() == before
+
+
+def test_a_topic_that_is_pending_exists() -> None:
+    cell = Cell(brokers=1)
+    cell.hold_commits = True
+    cell.create("a", replication_factor=1)
+    cell.refused_part(_create(_topic("a")), ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
+
+
+@pytest.mark.parametrize("count", [10_000, 2_147_483_647])
+def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> None:
+    cell = Cell(brokers=1)
+    cell.refused(_create(_topic("a"), _topic("b", num_partitions=count)), ErrorCode.POLICY_VIOLATION, "")
+
+
+def test_the_limit_is_of_the_whole_request() -> None:
+    cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
+    ten = [_topic(name, num_partitions=4) for name in ("a", "b")]
+    cell.refused(_create(*ten, _topic("c")), ErrorCode.POLICY_VIOLATION, "")
+    assert len(cell.decide(_create(*ten)).records) == 10
+    cell.refused(
+        _create(_topic("m", num_partitions=-1, assignments=_assign(*((index, [1]) for index in range(10))))),
+        ErrorCode.POLICY_VIOLATION,
+        "",
+    )
+
+
+def test_topic_ids_come_from_the_injected_randomness() -> None:
+    ids = {Cell(brokers=1).create("a", replication_factor=1) for _ in range(2)}
+    assert len(ids) == 1
+    cell = Cell(brokers=1)
+    assert cell.create("a", replication_factor=1) != cell.create("b", replication_factor=1)
+
+
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 3), (5, 3), (7, 2), (30, 3)])
+def test_placement_spreads_leaders_and_followers(brokers: int, factor: int) -> None:
+    ids = list(range(10, 10 + brokers))
+    count = brokers * max(brokers - 1, 1) * 2
+    placed = place(ids, count, factor, random.Random(1))
+    assert len(placed) == count
+    assert all(len(set(replicas)) == factor and set(replicas) <= set(ids) for replicas in placed)
+    assert set(Counter(replicas[0] for replicas in placed).values()) == {count // brokers}
+    assert set(Counter(member for replicas in placed for member in replicas).values()) == {count * factor // brokers}
+    for leader in ids:
+        followers = Counter(member for replicas in placed if replicas[0] == leader for member in replicas[1:])
+        assert factor == 1 or set(followers) == set(ids) - {leader}, "a failed leader's load goes to all others"
+
+
+def test_placement_starts_anywhere() -> None:
+    rng = random.Random(3)
+    firsts = {place([1, 2, 3, 4], 1, 2, rng)[0] for _ in range(200)}
+    assert len(firsts) == 12
+
+
+def test_deleting_a_topic_takes_its_configs_along() -> None:
+    cell = Cell(brokers=2)
+    kept = cell.create("kept", replication_factor=2)
+    topic_id = cell.create(
+        "t", replication_factor=2, configs=[_config("retention.ms", "1"), _config("cleanup.policy", "compact")]
+    )
+    decision = cell.decide(rpc.DeleteTopicsRequest(names=["t"]))
+    assert [record.type for record in decision.records] == [RecordType.CONFIG] * 2 + [RecordType.REMOVE_TOPIC]
+    assert [record.message.name for record in decision.records[:2]] == ["cleanup.policy", "retention.ms"]
+    cell.propose(decision)
+    assert decision.body.topics[0].topic_id == topic_id
+    assert "t" not in cell.pending.topic_ids
+    assert (2, "t") not in cell.pending.configs
+    assert cell.partition(kept)
+    cell.check_invariants()
+    assert cell.create("t", replication_factor=1) != topic_id
+
+
+def test_bad_deletions_are_refused() -> None:
+    cell = Cell(brokers=1)
+    cell.create("a", replication_factor=1)
+    cell.refused_part(rpc.DeleteTopicsRequest(names=["b"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "names[0]")
+    results = cell.send(rpc.DeleteTopicsRequest(names=["a", "x", "x", "b"])).topics
+    codes = [result.error.error_code for result in results]
+    assert codes == [0, *[ErrorCode.INVALID_REQUEST] * 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [result.name for result in results] == ["a", "x", "x", "b"]
+
+
+def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
+    cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=4))
+    for name in ("a", "b"):
+        cell.create(name, replication_factor=1, configs=[_config("retention.ms", "1"), _config("segment.ms", "1")])
+    cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
+
+
+def test_the_same_requests_make_the_same_bytes() -> None:
+    def run() -> list[bytes]:
+        cell = Cell(brokers=3)
+        decision = cell.active.decide(envelope(_create(_topic(num_partitions=50, replication_factor=3))), cell.now)
+        return [record.data.body for record in decision.records]
+
+    assert run() == run()
