@@ -1,0 +1,205 @@
+"""The metadata as plain dicts, changed in place: what the fold is compared with. And histories of records that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from raftlog.metadata.records import Record, record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+class NaiveState:
+    """Makes the records of a random history, and knows by itself what each of them does."""
+
+    def __init__(self) -> None:
+        self.features: dict[str, int] = {}
+        self.brokers: dict[int, dict[str, Any]] = {}
+        self.topics: dict[bytes, dict[str, Any]] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.applied: dict[int, dict[str, int]] = {}
+        self.leader: dict[str, Any] | None = None
+        self.progress: dict[str, int] | None = None
+        self.topics_made = 0
+
+    def make(self, choice: int, n: int, offset: int, epoch: int) -> Record:
+        """The record of one choice, or a no-op where the choice does not fit the state."""
+        makers = (
+            self._register,
+            self._change,
+            self._unregister,
+            self._topic,
+            self._partition,
+            self._partition_change,
+            self._remove_topic,
+            self._config,
+            self._feature,
+            self._leader,
+            self._progress,
+            self._partition,
+            self._partition_change,
+            self._config,
+        )
+        message = makers[choice % len(makers)](n, offset, epoch)
+        return record(pb.NoOpRecord() if message is None else message)
+
+    def to_dict(self) -> dict[str, Any]:
+        """In the shape of ``image_to_dict``, less what names the offset."""
+        return {
+            "leader": self.leader,
+            "progress": self.progress,
+            "features": dict(sorted(self.features.items())),
+            "brokers": [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
+            "topics": sorted(self.topics.values(), key=lambda topic: topic["name"]),
+            "configs": [
+                {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(self.configs[key].items()))}
+                for key in sorted(self.configs)
+            ],
+            "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
+        }
+
+    def _register(self, n: int, offset: int, epoch: int) -> Any:
+        broker_id = n % 4
+        self.brokers[broker_id] = {
+            "id": broker_id,
+            "epoch": offset,
+            "incarnation_id": f"i{n}",
+            "listeners": [{"name": "PLAINTEXT", "host": "h", "port": n}],
+            "features": [{"name": "f", "min_supported_version": 0, "max_supported_version": n % 5}],
+            "rack": f"r{n % 2}",
+            "fenced": True,
+            "in_controlled_shutdown": False,
+            "log_dirs": ["d1", "d2"],
+            "registration_version": 1,
+            "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": n},
+            "reason": "registered",
+        }
+        return pb.RegisterBrokerRecord(
+            broker_id=broker_id,
+            incarnation_id=f"i{n}",
+            broker_epoch=offset,
+            end_points=[pb.Listener(name="PLAINTEXT", host="h", port=n)],
+            features=[pb.FeatureRange(name="f", min_supported_version=0, max_supported_version=n % 5)],
+            rack=f"r{n % 2}",
+            fenced=True,
+            log_dirs=["d1", "d2"],
+            registration_version=1,
+            process=pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=n),
+        )
+
+    def _change(self, n: int, offset: int, epoch: int) -> Any:
+        broker = self.brokers.get(n % 4)
+        if broker is None:
+            return None
+        message = pb.BrokerRegistrationChangeRecord(broker_id=n % 4, broker_epoch=broker["epoch"], reason=f"why{n % 3}")
+        if n & 4:
+            message.fenced = broker["fenced"] = bool(n & 8)
+        if n & 16:
+            message.in_controlled_shutdown = broker["in_controlled_shutdown"] = bool(n & 32)
+        broker["reason"] = f"why{n % 3}"
+        return message
+
+    def _unregister(self, n: int, offset: int, epoch: int) -> Any:
+        broker = self.brokers.pop(n % 4, None)
+        return broker and pb.UnregisterBrokerRecord(broker_id=n % 4, broker_epoch=broker["epoch"])
+
+    def _topic(self, n: int, offset: int, epoch: int) -> Any:
+        name = f"t{n % 5}"
+        if any(topic["name"] == name for topic in self.topics.values()):
+            return None
+        self.topics_made += 1
+        id_ = self.topics_made.to_bytes(16, "big")
+        self.topics[id_] = {"id": id_.hex(), "name": name, "partitions": []}
+        return pb.TopicRecord(name=name, topic_id=id_)
+
+    def _pick(self, n: int) -> tuple[bytes, dict[str, Any]] | None:
+        ids = sorted(self.topics)
+        return (ids[n % len(ids)], self.topics[ids[n % len(ids)]]) if ids else None
+
+    def _partition(self, n: int, offset: int, epoch: int) -> Any:
+        picked = self._pick(n)
+        if picked is None:
+            return None
+        id_, topic = picked
+        replicas = [(n + index) % 4 for index in range(1 + n % 3)]
+        partition = {
+            "index": len(topic["partitions"]),
+            "replicas": replicas,
+            "isr": replicas[:1],
+            "removing_replicas": [],
+            "adding_replicas": [],
+            "leader": replicas[0],
+            "leader_recovery_state": 0,
+            "leader_epoch": 0,
+            "partition_epoch": 0,
+        }
+        topic["partitions"].append(partition)
+        fields = {name: value for name, value in partition.items() if name != "index"}
+        return pb.PartitionRecord(partition_id=partition["index"], topic_id=id_, **fields)
+
+    def _partition_change(self, n: int, offset: int, epoch: int) -> Any:
+        picked = self._pick(n)
+        if picked is None or not picked[1]["partitions"]:
+            return None
+        id_, topic = picked
+        partition = topic["partitions"][(n >> 2) % len(topic["partitions"])]
+        message = pb.PartitionChangeRecord(partition_id=partition["index"], topic_id=id_)
+        shrinks = False
+        if n & 1:
+            message.leader = partition["leader"] = n % 5 - 1
+        for bit, name in ((2, "isr"), (4, "replicas"), (8, "removing_replicas"), (16, "adding_replicas")):
+            if n & bit:
+                ids = sorted({(n >> 3) % 4, (n >> 5) % 4})
+                shrinks |= name == "replicas" and any(broker_id not in ids for broker_id in partition["replicas"])
+                getattr(message, name).ids.extend(ids)
+                partition[name] = ids
+        if n & 32:
+            message.leader_recovery_state = partition["leader_recovery_state"] = n & 1
+        partition["leader_epoch"] += bool(n & 1) or shrinks
+        partition["partition_epoch"] += 1
+        return message
+
+    def _remove_topic(self, n: int, offset: int, epoch: int) -> Any:
+        picked = self._pick(n)
+        if picked is None:
+            return None
+        del self.topics[picked[0]]
+        return pb.RemoveTopicRecord(topic_id=picked[0])
+
+    def _config(self, n: int, offset: int, epoch: int) -> Any:
+        key = ((2, 4)[n % 2], f"r{n % 3}")
+        message = pb.ConfigRecord(resource_type=key[0], resource_name=key[1], name=f"k{n % 4}")
+        values = self.configs.setdefault(key, {})
+        if n & 8:
+            values.pop(message.name, None)
+        else:
+            message.value = values[message.name] = f"v{n % 7}" if n & 16 else ""
+        if not values:
+            del self.configs[key]
+        return message
+
+    def _feature(self, n: int, offset: int, epoch: int) -> Any:
+        name, level = f"f{n % 3}", n % 4
+        self.features[name] = level
+        if not level:
+            del self.features[name]
+        return pb.FeatureLevelRecord(name=name, feature_level=level)
+
+    def _leader(self, n: int, offset: int, epoch: int) -> Any:
+        self.leader = {"epoch": epoch, "leader_id": n % 3, "voters": [0, 1, 2]}
+        return pb.LeaderChangeRecord(leader_id=n % 3, voters=[0, 1, 2])
+
+    def _progress(self, n: int, offset: int, epoch: int) -> Any:
+        self.progress = {"lowest_acknowledged_offset": offset - 2, "high_watermark": offset}
+        ids = sorted({n % 4, (n >> 2) % 4})
+        for broker_id in ids:
+            self.applied[broker_id] = {"broker_id": broker_id, "broker_epoch": n % 9, "offset": offset - 1}
+        applied = [pb.AppliedOffset(broker_id=b, broker_epoch=n % 9, applied_offset=offset - 1) for b in ids]
+        return pb.ProgressRecord(lowest_acknowledged_offset=offset - 2, high_watermark=offset, applied=applied)
+
+
+HISTORIES = st.lists(
+    st.lists(st.tuples(st.integers(0, 13), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
+)
+"""Batches of (choice, number) for ``NaiveState.make``."""

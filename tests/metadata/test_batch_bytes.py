@@ -1,0 +1,175 @@
+"""The bytes of the log: what goes in comes out, and nothing else is ever taken for it."""
+
+import struct
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.errors import CorruptLogError
+
+LONGS = st.integers(0, 2**63 - 1)
+RECORDS = st.lists(
+    st.builds(RecordData, st.integers(0, 2**16 - 1), st.integers(0, 255), st.binary(max_size=40)),
+    min_size=1,
+    max_size=4,
+)
+FIELDS = st.fixed_dictionaries(
+    {
+        "epoch": st.integers(0, 2**31 - 1),
+        "timestamp_ms": LONGS,
+        "control": st.booleans(),
+        "principal": st.text(max_size=12),
+        "client_id": LONGS,
+        "sequence": LONGS,
+        "all_below_done": LONGS,
+    }
+)
+BATCHES = st.lists(st.tuples(RECORDS, FIELDS), min_size=1, max_size=4)
+FIRST = st.integers(0, 2**40)
+
+
+def encode(first: int, batches: list[tuple[list[RecordData], dict]]) -> list[bytes]:
+    encoded = []
+    for records, fields in batches:
+        encoded.append(batch.encode(records, base_offset=first, **fields))
+        first += len(records)
+    return encoded
+
+
+@settings(max_examples=150, deadline=None)
+@given(FIRST, BATCHES)
+def test_round_trip(first: int, batches: list) -> None:
+    chunk = b"".join(encode(first, batches))
+    headers = list(batch.headers(chunk, expect_offset=first))
+    offset = first
+    for header, (records, fields) in zip(headers, batches, strict=True):
+        assert (header.base_offset, header.end_offset, header.last_offset) == (
+            offset,
+            offset + len(records),
+            offset + len(records) - 1,
+        )
+        assert {name: getattr(header, name) for name in fields} == fields
+        assert batch.records(chunk, header) == records
+        assert list(batch.bodies(chunk, header)) == [tuple(record) for record in records]
+        offset += len(records)
+    assert sum(header.size for header in headers) == len(chunk)
+    assert batch.scan(chunk, expect_offset=first) == (offset, batch.epoch_runs(headers), batches[-1][1]["timestamp_ms"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(FIRST, BATCHES, st.data())
+def test_any_changed_byte_is_found_and_named(first: int, batches: list, data: st.DataObject) -> None:
+    encoded = encode(first, batches)
+    chunk = bytearray(b"".join(encoded))
+    at = data.draw(st.integers(0, len(chunk) - 1))
+    chunk[at] ^= data.draw(st.integers(1, 255))
+    damaged, end = first, 0
+    for part, (records, _) in zip(encoded, batches, strict=True):
+        end += len(part)
+        if at < end:
+            break
+        damaged += len(records)
+    good: list[batch.BatchHeader] = []
+    with pytest.raises(CorruptLogError) as caught:
+        good.extend(batch.headers(bytes(chunk), expect_offset=first))
+    assert caught.value.offset == damaged
+    assert (good[-1].end_offset if good else first) == damaged, "what was yielded before it is good"
+    with pytest.raises(CorruptLogError) as caught:
+        batch.scan(bytes(chunk), expect_offset=first)
+    assert caught.value.offset == damaged
+
+
+@settings(max_examples=150, deadline=None)
+@given(FIRST, BATCHES, st.data())
+def test_a_chunk_cut_within_a_batch_is_refused(first: int, batches: list, data: st.DataObject) -> None:
+    encoded = encode(first, batches)
+    ends = {sum(map(len, encoded[:index])) for index in range(len(encoded) + 1)}
+    cut = data.draw(st.integers(1, sum(map(len, encoded)) - 1))
+    chunk = b"".join(encoded)[:cut]
+    if cut in ends:
+        assert batch.scan(chunk, expect_offset=first).end_offset == list(batch.headers(chunk))[-1].end_offset
+        return
+    with pytest.raises(CorruptLogError):
+        list(batch.headers(chunk, expect_offset=first))
+    with pytest.raises(CorruptLogError):
+        batch.scan(chunk, expect_offset=first)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=200))
+def test_noise_is_never_taken_for_a_batch(noise: bytes) -> None:
+    with pytest.raises(CorruptLogError):
+        list(batch.headers(noise, expect_offset=0))
+    with pytest.raises(CorruptLogError):
+        batch.scan(noise, expect_offset=0)
+
+
+def one(base_offset: int = 7) -> bytes:
+    return batch.encode(
+        [RecordData(20, 0, b"abc"), RecordData(4, 0, b"")], base_offset=base_offset, epoch=3, timestamp_ms=1
+    )
+
+
+def resealed(content: bytes) -> bytes:
+    """A batch with a checksum that fits: what a bug, not a disk, would write."""
+    return struct.pack(">II", len(content) + 4, google_crc32c.value(content)) + content
+
+
+@pytest.mark.parametrize("expected", [6, 8])
+def test_a_gap_or_an_overlap_is_refused(expected: int) -> None:
+    with pytest.raises(CorruptLogError) as caught:
+        list(batch.headers(one(), expect_offset=expected))
+    assert caught.value.offset == expected
+    with pytest.raises(CorruptLogError):
+        batch.scan(one(), expect_offset=expected)
+    with pytest.raises(CorruptLogError):
+        list(batch.headers(one(7) + one(10)))
+
+
+def test_an_unknown_magic_is_refused() -> None:
+    chunk = resealed(b"\x02" + one()[9:])
+    with pytest.raises(CorruptLogError, match="magic 2"):
+        list(batch.headers(chunk, expect_offset=7))
+    with pytest.raises(CorruptLogError, match="magic 2"):
+        batch.scan(chunk, expect_offset=7)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_records_must_fill_their_batch(count: int) -> None:
+    content = bytearray(one()[8:])
+    content[4:8] = count.to_bytes(4, "big")
+    chunk = resealed(bytes(content))
+    with pytest.raises(CorruptLogError):
+        [batch.records(chunk, header) for header in batch.headers(chunk, expect_offset=7)]
+
+
+def test_a_record_longer_than_its_batch_is_refused() -> None:
+    content = bytearray(one()[8:])
+    at = batch.HEADER_BYTES - 8 + 4
+    content[at : at + 4] = (1000).to_bytes(4, "big")
+    chunk = resealed(bytes(content))
+    (header,) = batch.headers(chunk)
+    with pytest.raises(CorruptLogError):
+        batch.records(chunk, header)
+
+
+def test_an_empty_batch_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        batch.encode([], base_offset=0, epoch=1, timestamp_ms=0)
+
+
+def test_an_empty_chunk_holds_nothing() -> None:
+    assert list(batch.headers(b"")) == []
+    assert batch.scan(b"", expect_offset=5) == (5, (), 0)
+
+
+def test_runs_of_equal_epochs() -> None:
+    chunk = b"".join(
+        batch.encode([RecordData(20, 0, b"")], base_offset=offset, epoch=epoch, timestamp_ms=0)
+        for offset, epoch in enumerate((1, 1, 2, 4, 4))
+    )
+    assert batch.epoch_runs(batch.headers(chunk)) == ((1, 0), (2, 2), (4, 3))

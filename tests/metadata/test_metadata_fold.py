@@ -1,0 +1,239 @@
+"""The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies under it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_state import HISTORIES, NaiveState
+
+from raftlog import batch
+from raftlog.metadata import pmap
+from raftlog.metadata.describe import image_to_dict
+from raftlog.metadata.entities import HASH_MASK, entity_hash
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.records import MESSAGES, Record, RecordType, UnknownRecordError, group_of, parse, record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
+
+
+def history(choices: list[list[tuple[int, int]]]) -> tuple[NaiveState, list[list[Record]]]:
+    """Batches, the epoch growing by one with each."""
+    naive, offset, batches = NaiveState(), 0, []
+    for epoch, chosen in enumerate(choices, 1):
+        records = []
+        for choice, n in chosen:
+            records.append(naive.make(choice, n, offset, epoch))
+            offset += 1
+        batches.append(records)
+    return naive, batches
+
+
+def fold(batches: list[list[Record]], base: Image | None = None) -> ImageBuilder:
+    builder = ImageBuilder(Image() if base is None else base)
+    for records in batches:
+        builder.apply_batch(
+            records, base_offset=builder.offset + 1, epoch=builder.epoch + 1, timestamp_ms=builder.timestamp_ms + 5
+        )
+    return builder
+
+
+def encoded(batches: list[list[Record]]) -> bytes:
+    chunk, offset = b"", 0
+    for epoch, records in enumerate(batches, 1):
+        chunk += batch.encode([one.data for one in records], base_offset=offset, epoch=epoch, timestamp_ms=5 * epoch)
+        offset += len(records)
+    return chunk
+
+
+def state(image: Image) -> dict:
+    return {name: value for name, value in image_to_dict(image).items() if name not in PLACE}
+
+
+def hash_from_scratch(image: Image) -> int:
+    entities: list[tuple[object, ...]] = [
+        *(("broker", broker.id, broker) for broker in image.brokers.values()),
+        *(("topic", topic.id, topic.name) for topic in image.topics.values()),
+        *(("partition", partition) for partition in image.partitions.values()),
+        *(("config", *key, name, value) for key, values in image.configs.items() for name, value in values.items()),
+        *(("feature", name, level) for name, level in image.features.items()),
+        *(("applied", applied) for applied in image.applied.values()),
+    ]
+    entities += [
+        (kind, one) for kind, one in (("leader", image.leader), ("progress", image.progress)) if one is not None
+    ]
+    return sum(entity_hash(*entity) for entity in entities) & HASH_MASK
+
+
+@settings(max_examples=150, deadline=None)
+@given(HISTORIES)
+def test_the_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
+    naive, batches = history(choices)
+    image = fold(batches).snapshot()
+    assert state(image) == naive.to_dict()
+    assert image.state_hash == hash_from_scratch(image)
+    assert (image.offset, image.epoch) == (sum(map(len, batches)) - 1, len(batches))
+
+
+@settings(max_examples=100, deadline=None)
+@given(HISTORIES)
+def test_the_indexes_follow(choices: list) -> None:
+    _, batches = history(choices)
+    image = fold(batches).snapshot()
+    assert dict(image.topic_ids.items()) == {topic.name: topic.id for topic in image.topics.values()}
+    held: dict[int, set] = {}
+    for key, partition in image.partitions.items():
+        for broker_id in partition.replicas:
+            held.setdefault(broker_id, set()).add(key)
+    assert {broker_id: set(keys) for broker_id, keys in image.replicas_of.items() if len(keys)} == held
+
+
+@settings(max_examples=75, deadline=None)
+@given(HISTORIES, st.randoms(use_true_random=False))
+def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: object) -> None:
+    _, batches = history(choices)
+    whole = fold(batches).snapshot()
+    groups: dict[object, list[tuple[int, int, Record]]] = {}
+    offset = 0
+    for epoch, records in enumerate(batches, 1):
+        for one in records:
+            groups.setdefault(group_of(one.type, one.message), []).append((offset, epoch, one))
+            offset += 1
+    keys = sorted(groups, key=str)
+    random.shuffle(keys)
+    total, merged = 0, state(Image())
+    for key in keys:
+        builder = ImageBuilder(Image())
+        for at, epoch, one in groups[key]:
+            apply(builder, one.type, one.message, at, epoch)
+        part = builder.snapshot()
+        assert key is not None or part.state_hash == 0
+        total += part.state_hash
+        for name, value in state(part).items():
+            if isinstance(value, list):
+                merged[name].extend(value)
+            elif name == "features":
+                merged[name].update(value)
+            else:
+                merged[name] = value if value is not None else merged[name]
+    assert total & HASH_MASK == whole.state_hash
+    expected = state(whole)
+    for name, value in expected.items():
+        if isinstance(value, list):
+            assert sorted(map(repr, merged[name])) == sorted(map(repr, value))
+        else:
+            assert merged[name] == value
+
+
+@settings(max_examples=75, deadline=None)
+@given(HISTORIES)
+def test_both_map_libraries_agree(choices: list) -> None:
+    _, batches = history(choices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pmap, "immutables", None)
+        over_rpds = fold(batches).snapshot()
+        assert isinstance(over_rpds.brokers, pmap.RpdsMap)
+        described = image_to_dict(over_rpds)
+    over_immutables = fold(batches).snapshot()
+    assert not isinstance(over_immutables.brokers, pmap.RpdsMap)
+    assert described == image_to_dict(over_immutables)
+
+
+@settings(max_examples=75, deadline=None)
+@given(HISTORIES, HISTORIES)
+def test_older_images_never_change(choices: list, others: list) -> None:
+    """Neither by what is folded on top of them nor by another future folded on them."""
+    _, batches = history(choices)
+    builder = ImageBuilder(Image())
+    kept = []
+    for records in batches:
+        builder = fold([records], builder.snapshot())
+        image = builder.snapshot()
+        kept.append((image, image_to_dict(image)))
+    for index in range(0, len(kept), max(1, len(kept) // 3)):
+        _, future = history([*choices[: index + 1], *others])
+        fold(future[index + 1 :], kept[index][0])
+    for image, described in kept:
+        assert image_to_dict(image) == described
+        assert image.snapshot() is image
+
+
+@settings(max_examples=75, deadline=None)
+@given(HISTORIES, st.integers(0, 16))
+def test_encoded_batches_fold_like_records(choices: list, stop: int) -> None:
+    _, batches = history(choices)
+    chunk = encoded(batches)
+    builder = ImageBuilder(Image())
+    until = sum(map(len, batches[:stop]))
+    builder.apply_chunk(chunk, until=until, verify=True)
+    assert image_to_dict(builder.snapshot()) == image_to_dict(fold(batches[:stop]).snapshot())
+    builder.apply_chunk(chunk)  # what is there already is skipped
+    assert image_to_dict(builder.snapshot()) == image_to_dict(fold(batches).snapshot())
+
+
+@settings(max_examples=75, deadline=None)
+@given(HISTORIES)
+def test_records_survive_their_bytes(choices: list) -> None:
+    for records in history(choices)[1]:
+        for one in records:
+            assert parse(one.data) == one.message
+            assert record(one.message) == one
+
+
+def test_an_added_config_of_the_same_value_leaves_the_hash() -> None:
+    one = record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value="v"))
+    builder = fold([[one]])
+    before = builder.snapshot().state_hash
+    builder.apply_batch([one], base_offset=1, epoch=1, timestamp_ms=0)
+    assert builder.snapshot().state_hash == before != 0
+
+
+TOPIC = b"\x01" * 16
+GROUND = [
+    record(pb.RegisterBrokerRecord(broker_id=1, broker_epoch=0, fenced=True)),
+    record(pb.TopicRecord(name="t", topic_id=TOPIC)),
+    record(pb.PartitionRecord(partition_id=0, topic_id=TOPIC, replicas=[1], isr=[1], leader=1)),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (pb.UnregisterBrokerRecord(broker_id=2), "UNREGISTER_BROKER at offset 3 names 2"),
+        (pb.BrokerRegistrationChangeRecord(broker_id=2), "names 2"),
+        (pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=7), "is for epoch 7 of broker 1, not 0"),
+        (pb.TopicRecord(name="t", topic_id=b"\x02" * 16), "topic 't' at offset 3 is there already"),
+        (pb.TopicRecord(name="u", topic_id=TOPIC), "is there already"),
+        (pb.PartitionRecord(partition_id=2, topic_id=TOPIC), "is not the next one, 1"),
+        (pb.PartitionRecord(partition_id=0, topic_id=b"\x02" * 16), "PARTITION at offset 3 names"),
+        (pb.PartitionChangeRecord(partition_id=1, topic_id=TOPIC), "PARTITION_CHANGE at offset 3 names"),
+        (pb.RemoveTopicRecord(topic_id=b"\x02" * 16), "REMOVE_TOPIC at offset 3 names"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(message: object, complaint: str) -> None:
+    builder = fold([GROUND])
+    with pytest.raises(FoldError, match=complaint):
+        builder.apply_batch([record(message)], base_offset=3, epoch=1, timestamp_ms=0)
+
+
+def test_a_batch_must_follow_the_image() -> None:
+    builder = fold([GROUND])
+    for base_offset in (2, 4):
+        with pytest.raises(FoldError, match="does not follow"):
+            builder.apply_batch([record(pb.NoOpRecord())], base_offset=base_offset, epoch=1, timestamp_ms=0)
+
+
+def test_what_this_build_does_not_know_is_never_skipped() -> None:
+    for data in (batch.RecordData(999, 0, b""), batch.RecordData(RecordType.TOPIC, 1, b"")):
+        with pytest.raises(UnknownRecordError, match="is unknown to this build"):
+            parse(data)
+    with pytest.raises(UnknownRecordError, match="TOPIC does not parse"):
+        parse(batch.RecordData(RecordType.TOPIC, 0, b"\xff"))
+    with pytest.raises(UnknownRecordError):
+        apply(ImageBuilder(Image()), 999, None, 0, 1)
+
+
+def test_every_record_type_has_a_message_and_a_group() -> None:
+    assert set(MESSAGES) == set(RecordType)
+    for type_, message in MESSAGES.items():
+        assert (group_of(type_, message()) is None) == (type_ == RecordType.NO_OP)
