@@ -84,11 +84,7 @@ def isr_changes(rows: DataFrame) -> DataFrame:
 def findings(rows: DataFrame, changed: DataFrame) -> DataFrame:
     """Every offence, with the epoch that was in force and the topic's name."""
     registered = registrations(rows)
-    offences = (
-        _stale(_claims(changed), registered, STALE_BROKER_EPOCH)
-        .unionByName(_stale(_proposers(changed), registered, STALE_PROPOSER_EPOCH))
-        .unionByName(_unregistered(_unclaimed(changed), registered))
-    )
+    offences = _stale(_claims(changed), registered).unionByName(_unregistered(_unclaimed(changed), registered))
     # Offences are few: here a partner is looked up by a range.
     held = registered.withColumnRenamed("broker_epoch", "registered_epoch")
     in_force = offences.join(held, _in_force(offences, held), "left").select(offences["*"], "registered_epoch")
@@ -103,28 +99,32 @@ def _in_force(left: DataFrame, right: DataFrame) -> Column:
 
 
 def _claims(changed: DataFrame) -> DataFrame:
-    """One row a member whose epoch was proposed; -1 is "unknown to the proposer" and proves nothing."""
-    claims = changed.select(*_RECORD, "isr", sf.explode("isr_with_epochs").alias("member"))
-    return claims.select(
-        *_RECORD, "isr", sf.col("member.broker_id").alias("broker_id"), sf.col("member.broker_epoch").alias("claimed_epoch")
-    ).where((sf.col("claimed_epoch") >= 0) & sf.array_contains("isr", sf.col("broker_id"))).drop("isr")  # fmt: skip
+    """One row for each epoch that a record names, with the rule that it would break.
 
+    -1 is "unknown to the proposer" and proves nothing. A proposer's epoch is an offset after the first record's, so 0 is a change
+    that the controller made by itself.
+    """
 
-def _proposers(changed: DataFrame) -> DataFrame:
-    """Broker epochs are offsets after the first record's, so 0 is a change that the controller made by itself."""
-    asked = changed.where(sf.col("proposer_epoch") > 0)
-    return asked.select(
-        *_RECORD, sf.col("proposer_id").alias("broker_id"), sf.col("proposer_epoch").alias("claimed_epoch")
+    def claim(rule: str, broker_id: Column, broker_epoch: Column) -> Column:
+        return sf.struct(sf.lit(rule).alias("rule"), broker_id.alias("broker_id"), broker_epoch.alias("claimed_epoch"))
+
+    members = sf.filter(
+        "isr_with_epochs", lambda member: (member.broker_epoch >= 0) & sf.array_contains("isr", member.broker_id)
     )
+    of_members = sf.transform(members, lambda member: claim(STALE_BROKER_EPOCH, member.broker_id, member.broker_epoch))
+    of_proposer = claim(STALE_PROPOSER_EPOCH, sf.col("proposer_id"), sf.col("proposer_epoch"))
+    asked = sf.when(sf.col("proposer_epoch") > 0, sf.array(of_proposer)).otherwise(sf.array())
+    # Null for the records that have no such fields: explode passes over them.
+    return changed.select(*_RECORD, sf.inline(sf.concat(of_members, asked)))
 
 
-def _stale(claims: DataFrame, registered: DataFrame, rule: str) -> DataFrame:
+def _stale(claims: DataFrame, registered: DataFrame) -> DataFrame:
     """The claims that name no registration in force: looked up by the claimed epoch itself, so one partner at most."""
-    named = registered.select("broker_id", sf.col("broker_epoch").alias("claimed_epoch"), "begins", "ends")
+    named = registered.withColumnRenamed("broker_epoch", "claimed_epoch")
     joined = claims.join(named, ["broker_id", "claimed_epoch"], "left")
     good = (sf.col("begins") <= sf.col("offset")) & (sf.col("ends").isNull() | (sf.col("offset") < sf.col("ends")))
     bad = joined.where(~sf.coalesce(good, sf.lit(False)))
-    return bad.select(sf.lit(rule).alias("rule"), *_RECORD, "broker_id", "claimed_epoch")
+    return bad.select("rule", *_RECORD, "broker_id", "claimed_epoch")
 
 
 def _unclaimed(changed: DataFrame) -> DataFrame:

@@ -1,0 +1,43 @@
+"""One Spark for all tests of the directory: it takes seconds to start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
+
+from replay.request import JobRequest
+from replay.runner import compute
+from replay.session import build_session
+
+Replay = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = build_session("raftlog tests")
+    # A few hundred rows: planning and compiling queries would take most of the time.
+    for key, value in {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+    }.items():
+        session.conf.set(key, value)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def replay(spark: SparkSession) -> Replay:
+    """Run a job on an export, as the command line would, and return its result."""
+
+    def run(job: str, directory: Path, **options: Any) -> Any:
+        return compute(spark, JobRequest(job=job, export=str(directory), **options))
+
+    return run

@@ -1,0 +1,157 @@
+"""Damage and misuse: one readable paragraph, never an answer that may be wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from conftest import Replay
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog import batch
+from raftlog.metadata.records import record
+from raftlog.segments import files
+from raftlog.segments.errors import ExportError
+from raftlog.segments.export import export
+from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
+from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.errors import ReplayError, explain
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    history = LogHistory(61)
+    export(history.run(100), tmp_path / "export")
+    export(history.run(200), tmp_path / "export")
+    return tmp_path / "export"
+
+
+def second(directory: Path) -> Segment:
+    return read_manifest(directory).of_kind(RECORDS)[1]
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def readable(error: Exception) -> str:
+    text = str(error)
+    assert len(text.splitlines()) == 1
+    for noise in ("Traceback", "py4j", "org.apache", "\tat "):
+        assert noise not in text
+    return text
+
+
+def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
+    segment = second(exported)
+    flip(exported / segment.file, 1000)
+    with pytest.raises(ExportError) as caught:
+        replay("summary", exported)
+    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset}) is corrupt" in readable(
+        caught.value
+    )
+
+
+def test_a_corrupt_file_that_is_not_needed_does_not_matter(replay: Replay, exported: Path) -> None:
+    segment = second(exported)
+    flip(exported / segment.file, 1000)
+    assert replay("state", exported, at_offset=segment.base_offset - 1).point.offset == segment.base_offset - 1
+
+
+def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(replay: Replay, exported: Path) -> None:
+    """The hash in the manifest is made to fit, as if the byte had flipped between the check and the read."""
+    segment = second(exported)
+    path = exported / segment.file
+    body = next(
+        column
+        for column in (pq.read_metadata(path).row_group(0).column(index) for index in range(20))
+        if column.path_in_schema == "body"
+    )
+    # The compressed data of the column's only page, well behind its header.
+    flip(path, body.data_page_offset + body.total_compressed_size // 2)
+    manifest = read_manifest(exported)
+    fitting = replace(segment, sha256=files.sha256_of(path))
+    segments = tuple(fitting if each.file == segment.file else each for each in manifest.segments)
+    (exported / MANIFEST_NAME).write_bytes(encode(replace(manifest, segments=segments)))
+    with pytest.raises(ReplayError) as caught:
+        replay("summary", exported)
+    text = readable(caught.value)
+    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in text
+    assert "checksum of a page does not match" in text
+
+
+def test_a_missing_file_is_named(replay: Replay, exported: Path) -> None:
+    segment = second(exported)
+    (exported / segment.file).unlink()
+    with pytest.raises(ExportError, match=f"{segment.file}.*is missing"):
+        replay("summary", exported)
+
+
+def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_path: Path) -> None:
+    other = LogHistory(61)
+    other.cluster_id = "another-cluster"
+    export(other.run(200), tmp_path / "other")
+    segment = second(exported)
+    shutil.copy(
+        tmp_path / "other" / read_manifest(tmp_path / "other").of_kind(RECORDS)[0].file, exported / segment.file
+    )
+    with pytest.raises(ExportError) as caught:
+        replay("summary", exported)
+    assert f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}" in readable(
+        caught.value
+    )
+
+
+def test_no_manifest(replay: Replay, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="is no export"):
+        replay("summary", tmp_path)
+
+
+def test_an_empty_export(replay: Replay, tmp_path: Path) -> None:
+    ExportWriter(tmp_path, CLUSTER_ID, 0).close()
+    with pytest.raises(ReplayError, match="is an export without records"):
+        replay("summary", tmp_path)
+
+
+def test_a_newer_format(replay: Replay, exported: Path) -> None:
+    path = exported / MANIFEST_NAME
+    path.write_bytes(msgspec.json.encode(json.loads(path.read_bytes()) | {"format_version": 9}))
+    with pytest.raises(ExportError, match="format version 9"):
+        replay("summary", exported)
+
+
+@pytest.mark.parametrize("job", ["state", "audit", "history", "lao", "summary"])
+def test_history_that_does_not_begin_at_the_beginning(replay: Replay, tmp_path: Path, job: str) -> None:
+    history = LogHistory(62).run(100)
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=5) as writer:
+        writer.append_chunk(b"".join(history.batches[5:]))
+        writer.commit(history.end_offset)
+    with pytest.raises(ReplayError, match="begins at offset 5"):
+        replay(job, tmp_path, key=("broker", "1"))
+
+
+def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> None:
+    history = LogHistory(63).run(50)
+    export(history, tmp_path)
+    offset = history.end_offset
+    lost = record(pb.PartitionChangeRecord(topic_id=b"x" * 16, partition_id=3)).data
+    data = batch.encode([lost], base_offset=offset, epoch=history.epoch, timestamp_ms=history.timestamp_ms)
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
+        writer.append_chunk(data)
+        writer.commit(offset + 1)
+    with pytest.raises(ReplayError) as caught:
+        replay("state", tmp_path)
+    assert readable(caught.value).startswith(f"record PARTITION_CHANGE at offset {offset} names")
+
+
+def test_an_unknown_spark_error_keeps_its_first_line() -> None:
+    text = "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
+    assert explain(text, []) == "Spark failed: [OUT_OF_DISK] no space left on device"

@@ -1,0 +1,218 @@
+"""From the command line to spark-submit: arguments, environment, Java, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from log_history import LogHistory
+from typer.testing import CliRunner
+
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.export import export
+from replay import java, submit
+from replay.app import create_app
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
+from replay.launch import command
+from replay.request import JOBS, JobRequest, format_time, parse_time_ms
+
+
+def fake_java(home: Path, script: str) -> Path:
+    path = home / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A JAVA_HOME made by the shim, around the wheel's Java where it is installed, else around the machine's."""
+    wheel = java._wheel_home() or java.find_java_home(os.environ)
+    return java.make_shim(wheel, [tmp_path_factory.mktemp("cache")])
+
+
+def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
+    """No virtual environment, and a python3 on PATH that is not ours."""
+    return {"PATH": "/usr/bin:/bin", "HOME": str(home), "JAVA_HOME": str(java_home)}
+
+
+def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replay.cli", *words],
+        env=clean_environment(home, java_home),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# --- Java ----------------------------------------------------------------------------------------------------------
+
+
+def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
+    launcher = shimmed_java / "bin" / "java"
+    done = subprocess.run(
+        [str(launcher), "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True, check=True
+    )
+    assert "version" in done.stderr
+    assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
+
+
+def test_the_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> None:
+    wheel = tmp_path / "a wheel's home"
+    fake_java(wheel, "printf '%s\\n' \"$@\"")
+    home = java.make_shim(wheel, [tmp_path / "cache"])
+    given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "--add-modules=other", "$HOME"]
+    done = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == ["-cp", "a b:*", "", "--add-modules=other", "$HOME"]
+
+
+def test_the_shim_is_made_where_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = java.make_shim(tmp_path / "wheel", [tmp_path / "file", tmp_path / "cache"])
+    assert home.is_relative_to(tmp_path / "cache")
+    with pytest.raises(ReplayError, match="no place for a Java launcher"):
+        java.make_shim(tmp_path / "wheel", [tmp_path / "file"])
+
+
+def test_the_shim_follows_the_wheel(tmp_path: Path) -> None:
+    java.make_shim(tmp_path / "old", [tmp_path / "cache"])
+    home = java.make_shim(tmp_path / "new", [tmp_path / "cache"])
+    assert str(tmp_path / "new") in (home / "bin" / "java").read_text()
+    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
+
+
+@pytest.mark.parametrize(("version", "found"), [("17.0.15", 17), ("25", 25), ("1.8.0_392", 8)])
+def test_java_version(tmp_path: Path, version: str, found: int) -> None:
+    assert java.java_version(fake_java(tmp_path, f"echo 'openjdk version \"{version}\"' >&2")) == found
+
+
+def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) -> None:
+    new, old, wheel = tmp_path / "new", tmp_path / "old", tmp_path / "wheel"
+    fake_java(new, "echo 'openjdk version \"21.0.1\"' >&2")
+    fake_java(old, "echo 'java version \"1.8.0\"' >&2")
+    assert java.find_java_home({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == new
+    assert java.find_java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
+    shim = java.find_java_home({"PATH": str(old / "bin")}, wheel=wheel)
+    assert str(wheel) in (shim / "bin" / "java").read_text()
+    (shim / "bin" / "java").unlink()
+
+
+def test_without_any_java_the_error_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_wheel_home", lambda: None)
+    old = fake_java(tmp_path, "echo 'java version \"1.8.0\"' >&2")
+    with pytest.raises(ReplayError, match=r"needs Java 17 or later: JAVA_HOME .*nowhere.* does not run; .*is Java 8"):
+        java.find_java_home({"JAVA_HOME": "/nowhere", "PATH": str(old.parent)})
+
+
+def test_the_environment_keeps_what_is_set(tmp_path: Path) -> None:
+    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    ours = java.spark_environment({"JAVA_HOME": str(tmp_path)})
+    assert ours["PYSPARK_PYTHON"] == sys.executable
+    assert (Path(ours["SPARK_HOME"]) / "bin" / "spark-submit").is_file()
+    assert (Path(ours["SPARK_CONF_DIR"]) / "log4j2.properties").is_file()
+    theirs = java.spark_environment({"JAVA_HOME": str(tmp_path), "SPARK_HOME": "/opt/spark", "PYSPARK_PYTHON": "py"})
+    assert (theirs["SPARK_HOME"], theirs["PYSPARK_PYTHON"]) == ("/opt/spark", "py")
+    assert "SPARK_CONF_DIR" not in theirs
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def parsed(words: list[str]) -> tuple[JobRequest, list[str]]:
+    seen: list[tuple[JobRequest, list[str]]] = []
+
+    def run(request: JobRequest, conf: list[str]) -> int:
+        seen.append((request, conf))
+        return 0
+
+    result = CliRunner().invoke(create_app(run), words)
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+REQUESTS = [
+    JobRequest(job="summary", export="/data/a b"),
+    JobRequest(job="state", export="e", at_offset=17, limit=3, partitions=9, json=True),
+    JobRequest(job="lao", export="e", at_time_ms=1_700_000_000_123),
+    JobRequest(job="audit", export="e", json=True),
+    JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.job)
+def test_a_request_survives_its_own_command_line(request_: JobRequest) -> None:
+    assert parsed(request_.arguments()) == (request_, [])
+
+
+def test_times_and_settings_are_parsed() -> None:
+    request, conf = parsed(["state", "e", "--at-time", "2023-11-14T22:13:20Z", "--conf", "a=b", "--conf", "c=d"])
+    assert (request.at_time_ms, conf) == (1_700_000_000_000, ["a=b", "c=d"])
+    assert parse_time_ms("2023-11-14T23:13:20.250+01:00") == 1_700_000_000_250
+    assert parse_time_ms("2023-11-14 22:13:20") == 1_700_000_000_000
+    assert format_time(1_700_000_000_999) == "2023-11-14 22:13:20Z"
+
+
+def test_a_bad_time_is_refused() -> None:
+    result = CliRunner().invoke(create_app(lambda *_: 0), ["state", "e", "--at-time", "yesterday"])
+    assert result.exit_code == 2
+    assert "yesterday" in result.output
+
+
+def test_the_exit_code_is_passed_on() -> None:
+    assert CliRunner().invoke(create_app(lambda *_: EXIT_FINDINGS), ["audit", "e"]).exit_code == EXIT_FINDINGS
+
+
+def test_the_command_line_of_spark_submit() -> None:
+    words = command({"SPARK_HOME": "/spark"}, JobRequest(job="audit", export="e"), ["spark.master=local[1]"])
+    assert words[:3] == ["/spark/bin/spark-submit", "--conf", "spark.master=local[1]"]
+    assert words[3].endswith("replay/submit.py")
+    assert words[4:] == ["audit", "e", "--limit", "100"]
+
+
+def test_importing_the_command_line_needs_no_pyspark() -> None:
+    code = "import sys; import raftlog.segments.export, replay.cli; assert not [m for m in sys.modules if m.startswith('pyspark')]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- the whole way -------------------------------------------------------------------------------------------------
+
+
+def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -> None:
+    history = LogHistory(71).run(300)
+    history.create_topic("orders", 1)
+    bad = history.alter_isr("orders", 0, [1, 2], {2: 9})
+    export(history, tmp_path / "export")
+    done = run_cli(tmp_path, shimmed_java, "summary", str(tmp_path / "export"), "--json")
+    assert done.returncode == EXIT_FINDINGS, done.stderr
+    found = json.loads(done.stdout)
+    assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
+    assert found["point"]["records"] == history.end_offset
+    assert [finding["offset"] for finding in found["audit"]["findings"]] == [bad]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+
+
+def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimmed_java: Path) -> None:
+    done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
+    assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
+    assert "is no export" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[JobRequest] = []
+    monkeypatch.setattr(submit, "run_here", lambda request: seen.append(request) or EXIT_FINDINGS)
+    key = ["topic", "orders"] if job == "history" else []
+    monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *key, "--limit", "5"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
+    assert caught.value.code == EXIT_FINDINGS
+    assert [(request.job, request.export, request.limit) for request in seen] == [(job, "/data", 5)]

@@ -1,0 +1,122 @@
+"""The parallel fold gives the state that the nodes had, at any point and with any number of tasks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from conftest import Replay
+from log_history import CLUSTER_ID, LogHistory
+
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.segments.export import export
+from raftlog.segments.manifest import RECORDS, read_manifest
+from raftlog.segments.writer import ExportWriter
+from replay.entities import entities, plain
+from replay.errors import ReplayError
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(21).run(1500)
+
+
+@pytest.fixture(scope="module")
+def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several segments, in a directory whose name Spark would take for a pattern."""
+    directory = tmp_path_factory.mktemp("exports") / "all [of] {it} *"
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=400) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.commit(history.end_offset)
+    assert len(read_manifest(directory).of_kind(RECORDS)) >= 3
+    return directory
+
+
+def image_at(history: LogHistory, offset: int) -> Image:
+    draft = ImageBuilder(Image())
+    draft.apply_chunk(b"".join(history.batches), until=offset + 1)
+    return draft.snapshot()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_state_hash_at_an_offset(replay: Replay, history: LogHistory, exported: Path, share: float) -> None:
+    ends = sorted(history.hashes)
+    offset = ends[int(share * (len(ends) - 1))]
+    result = replay("state", exported, at_offset=offset, limit=1)
+    assert (result.point.offset, result.state_hash) == (offset, format_hash(history.hashes[offset]))
+    assert result.point.records == offset + 1
+
+
+@pytest.mark.parametrize("partitions", [1, 7, 16])
+def test_every_number_of_tasks_gives_the_same(
+    replay: Replay, history: LogHistory, exported: Path, partitions: int
+) -> None:
+    result = replay("state", exported, partitions=partitions, limit=5000)
+    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+    image = image_at(history, history.end_offset - 1)
+    expected = sorted((kind, key, plain(value)) for kind, key, value in entities(image) if kind != "partition")
+    found = [(row.kind, row.key, msgspec.json.decode(row.value)) for row in result.rows if row.kind != "partition"]
+    assert sorted(found, key=lambda row: row[:2]) == sorted(expected, key=lambda row: row[:2])
+    partitions_found = {row.key: msgspec.json.decode(row.value) for row in result.rows if row.kind == "partition"}
+    assert partitions_found == {key: plain(value) for kind, key, value in entities(image) if kind == "partition"}
+    assert result.entities == {kind: sum(row.kind == kind for row in result.rows) for kind in result.entities}
+
+
+def test_an_offset_within_a_batch_means_the_batch_before(replay: Replay, history: LogHistory, exported: Path) -> None:
+    ends = sorted(history.hashes)
+    before, end = next((a, b) for a, b in pairwise(ends[200:]) if b - a > 2)
+    result = replay("state", exported, at_offset=end - 1, limit=1)
+    assert (result.point.offset, result.state_hash) == (before, format_hash(history.hashes[before]))
+
+
+def test_state_at_a_time(replay: Replay, history: LogHistory, exported: Path) -> None:
+    whole = image_at(history, history.end_offset - 1)
+    middle = image_at(history, sorted(history.hashes)[len(history.hashes) // 2])
+    for image, time_ms in ((middle, middle.timestamp_ms), (whole, whole.timestamp_ms + 1_000_000)):
+        result = replay("state", exported, at_time_ms=time_ms, limit=1)
+        assert (result.point.offset, result.state_hash) == (image.offset, format_hash(image.state_hash))
+        assert result.point.timestamp_ms == image.timestamp_ms
+
+
+def test_summary(replay: Replay, history: LogHistory, exported: Path) -> None:
+    result = replay("summary", exported)
+    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+    assert (result.first_offset, result.point.offset) == (0, history.end_offset - 1)
+    assert result.point.records == history.end_offset
+    assert (result.first_epoch, result.point.epoch) == (1, history.epoch)
+    assert result.entities["topic"] == len(history.topics)
+    assert result.entities["broker"] == 3
+    assert result.passed
+
+
+@pytest.mark.parametrize("seed", [31, 32, 33])
+def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
+    history = LogHistory(seed, brokers=5).run(500)
+    export(history, tmp_path)
+    result = replay("state", tmp_path, limit=1, partitions=3)
+    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+
+
+def test_an_increment_is_seen(replay: Replay, tmp_path: Path) -> None:
+    history = LogHistory(41).run(60)
+    export(history, tmp_path)
+    first = replay("state", tmp_path, limit=1)
+    export(history.run(90), tmp_path)
+    second = replay("state", tmp_path, limit=1)
+    assert first.point.offset < second.point.offset == history.end_offset - 1
+    assert second.state_hash == format_hash(history.hashes[history.end_offset - 1])
+
+
+@pytest.mark.parametrize("offset", [-1, 10**6])
+def test_an_offset_that_is_not_there(replay: Replay, exported: Path, offset: int) -> None:
+    with pytest.raises(ReplayError, match=f"offset {offset} is not in .*: it holds offsets 0 to"):
+        replay("state", exported, at_offset=offset)
+
+
+def test_a_time_before_the_first_record(replay: Replay, exported: Path) -> None:
+    with pytest.raises(ReplayError, match="holds nothing from 1970-01-01 00:00:00Z or before"):
+        replay("state", exported, at_time_ms=0)
