@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import subprocess
@@ -12,7 +11,6 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc  # isort: skip
@@ -49,8 +47,9 @@ class Quorum:
                 f'process.roles = ["controller"]\nnode.id = {node}\ncluster.id = "{self.cluster_id}"\n'
                 f'log.dirs = ["data-{node}"]\ncontroller.quorum.voters = [{voters}]\n{self._extra}'
             )
-            subprocess.run([RAFTLOG, "storage", "format", "-c", str(self._config(node))],
-                           check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [RAFTLOG, "storage", "format", "-c", str(self._config(node))], check=True, stdout=subprocess.DEVNULL
+            )
             self.start(node)
         try:
             self.leader()
@@ -59,7 +58,9 @@ class Quorum:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
@@ -84,7 +85,8 @@ class Quorum:
         with (self.directory / f"node-{node}.log").open("ab") as out:
             self.processes[node] = subprocess.Popen(
                 [RAFTLOG, "controller", "run", "-c", str(self._config(node))],
-                stdout=out, stderr=out,
+                stdout=out,
+                stderr=out,
             )
 
     def signal(self, node: int, number: int) -> None:

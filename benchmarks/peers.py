@@ -52,3 +52,26 @@ def _ours(workload: str, result: Any) -> dict[str, Any]:
         return {"gap_ms": {"p50": gaps[len(gaps) // 2], "max": gaps[-1]}}
     middle = sorted(result, key=lambda run: run["puts_per_s"])[len(result) // 2]
     return {"writes_per_s": round(middle["puts_per_s"]), "latency_ms": middle["lat_ms"]}
+
+
+def ratios(workload: str, ours: list[dict[str, Any]], theirs: dict[str, Any] | None) -> dict[str, float]:
+    """Ours against the peer's; above 1 is better than the peer."""
+    if theirs is None:
+        return {}
+    if workload in ("w6", "w9"):
+        key = "signal_to_first_write_ms" if workload == "w6" else "longest_gap_ms"
+        return {"gap p50": round(theirs["gap_ms"]["p50"] / ours[0][key]["p50"], 2)}
+    if workload == "w5":
+        rows = theirs["last_from_send_ms"]
+        return {
+            f"last of {row['observers']} p50": round(
+                rows[str(row["observers"])]["p50"] / row["last_applied_from_send_ms"]["p50"], 2
+            )
+            for row in ours
+            if str(row["observers"]) in rows
+        }
+    middle = sorted(ours, key=lambda run: run["writes_per_s"])[len(ours) // 2]
+    return {
+        "writes_per_s": round(middle["writes_per_s"] / theirs["writes_per_s"], 2),
+        "latency p50": round(theirs["latency_ms"]["p50"] / middle["latency_ms"]["p50"], 2),
+    }

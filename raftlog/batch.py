@@ -174,7 +174,12 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     position, expected, total = 0, expect_offset, len(chunk)
     runs: list[tuple[int, int]] = []
     last_epoch, timestamp_ms = -1, 0
-    value, header_at, unpack, unpack_prefix = google_crc32c.value, _PREFIX.size, _HEADER.unpack_from, _PREFIX.unpack_from
+    value, header_at, unpack, unpack_prefix = (
+        google_crc32c.value,
+        _PREFIX.size,
+        _HEADER.unpack_from,
+        _PREFIX.unpack_from,
+    )
     while position < total:
         if total - position < HEADER_BYTES:
             raise CorruptLogError(f"batch at offset {expected}: too few bytes for a header", offset=expected)
@@ -185,8 +190,10 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
         if value(chunk[position + header_at : end]) != crc:
             raise CorruptLogError(f"batch at offset {expected}: CRC32C does not match", offset=expected)
         magic, _, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(chunk, position + header_at)
-        if magic != MAGIC or count < 1 or base != expected:
-            raise CorruptLogError(f"batch at offset {expected}: it says base offset {base}, magic {magic}", offset=expected)
+        if magic != MAGIC or count < 1 or base != expected or epoch < last_epoch:
+            raise CorruptLogError(
+                f"batch at offset {expected}: it says base offset {base}, epoch {epoch}, magic {magic}", offset=expected
+            )
         if epoch != last_epoch:
             runs.append((epoch, base))
             last_epoch = epoch
@@ -209,7 +216,9 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]
         yield type_, version, chunk[position : position + length]
         position += length
     if position != end:
-        raise CorruptLogError(f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset)
+        raise CorruptLogError(
+            f"batch at offset {header.base_offset}: records do not fill it", offset=header.base_offset
+        )
 
 
 def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:

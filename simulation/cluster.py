@@ -25,7 +25,7 @@ SAMPLE_S = 0.01
 WRITE_TIMEOUT_S = 3.0
 
 
-class CheckFailed(AssertionError):
+class CheckFailedError(AssertionError):
     """A promise was broken. The message says which, and when."""
 
 
@@ -96,11 +96,11 @@ class Cluster:
             self.note(who, what)
 
     async def until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
-        """Wait for something that must happen. Raises CheckFailed if it does not."""
+        """Wait for something that must happen. Raises CheckFailedError if it does not."""
         deadline = self.loop.time() + within_s
         while not condition():
             if self.loop.time() > deadline:
-                raise CheckFailed(f"within {within_s} s it did not happen: {what}")
+                raise CheckFailedError(f"within {within_s} s it did not happen: {what}")
             await asyncio.sleep(SAMPLE_S)
 
     # --- watching -----------------------------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ class Cluster:
             await asyncio.sleep(SAMPLE_S)
 
     def sample(self) -> None:
-        """Look at every node once. Raises CheckFailed."""
+        """Look at every node once. Raises CheckFailedError."""
         if self.network.handler_failures:
-            raise CheckFailed(f"a handler raised: {self.network.handler_failures[0]!r}")
+            raise CheckFailedError(f"a handler raised: {self.network.handler_failures[0]!r}")
         hashes: dict[int, tuple[str, int]] = {}
         for host in self.controllers:
             service = host.service
@@ -136,7 +136,7 @@ class Cluster:
                 self._told.pop(broker.id, None)
                 continue
             if broker.service.exit is not None:
-                raise CheckFailed(f"{broker.name} has given up: {broker.service.exit.reason}")
+                raise CheckFailedError(f"{broker.name} has given up: {broker.service.exit.reason}")
             about = broker.service.describe()
             tip = broker.service.image
             self.note_change(
@@ -146,7 +146,7 @@ class Cluster:
             )
             self._same_hash(hashes, broker.name, tip.offset, tip.state_hash)
             if about.lowest_acknowledged_offset < self._told.get(broker.id, -1):
-                raise CheckFailed(
+                raise CheckFailedError(
                     f"LAO went back on {broker.name}: {self._told[broker.id]} to {about.lowest_acknowledged_offset}"
                 )
             self._told[broker.id] = about.lowest_acknowledged_offset
@@ -154,7 +154,7 @@ class Cluster:
     def _same_hash(self, hashes: dict[int, tuple[str, int]], who: str, offset: int, state_hash: int) -> None:
         other, known = hashes.setdefault(offset, (who, state_hash))
         if known != state_hash:
-            raise CheckFailed(f"{who} and {other} have different states at offset {offset}")
+            raise CheckFailedError(f"{who} and {other} have different states at offset {offset}")
 
     def _check_lao(self, host: ControllerHost) -> None:
         service = host.service
@@ -163,14 +163,14 @@ class Cluster:
         if lao < 0:
             return
         if lao >= service.committed_end:
-            raise CheckFailed(f"LAO {lao} of {host.name} is not below its high watermark {service.committed_end}")
+            raise CheckFailedError(f"LAO {lao} of {host.name} is not below its high watermark {service.committed_end}")
         for broker in self.brokers:
             registered = service.image.brokers.get(broker.id)
             if broker.service is None or registered is None or registered.fenced:
                 continue
             about = broker.service.describe()
             if about.broker_epoch == registered.epoch and about.applied_offset < lao:
-                raise CheckFailed(
+                raise CheckFailedError(
                     f"LAO {lao} of {host.name} is above what {broker.name} has applied: {about.applied_offset}"
                 )
 
@@ -281,7 +281,7 @@ class Cluster:
         )
 
     async def live(self) -> Outcome:
-        """From birth, through the faults, to rest. Raises CheckFailed."""
+        """From birth, through the faults, to rest. Raises CheckFailedError."""
         for host in self.hosts:
             host.start()
         watching = self._task(self.watch(), "watch")
@@ -309,7 +309,7 @@ class Cluster:
             for name, possible in sorted(self.outcome.possible.items()):
                 found = image.configs.get((16, name), {}).get("match", "")
                 if found not in possible:
-                    raise CheckFailed(f"{name} can only be one of {possible}, but {host.name} has {found!r}")
+                    raise CheckFailedError(f"{name} can only be one of {possible}, but {host.name} has {found!r}")
             self.outcome.state_hash = f"{image.state_hash:032x}"
         self.note(
             "end", f"{self.outcome.writes} writes, {self.outcome.unknown} unknown, state {self.outcome.state_hash}"
@@ -329,7 +329,7 @@ class Cluster:
 
 
 def live(seed: int, config: LifeConfig | None = None) -> Outcome:
-    """Run one life. Raises CheckFailed and DeadlockError; whatever any callback raises."""
+    """Run one life. Raises CheckFailedError and DeadlockError; whatever any callback raises."""
 
     async def main() -> Outcome:
         return await Cluster(seed, config or LifeConfig()).live()

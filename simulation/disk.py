@@ -142,12 +142,12 @@ class SimLogStore:
         self._check(recovered=False)
         self._disk.sync(len(self._disk.unflushed))
         try:
-            end, epochs = scan_log(self._disk.live.scan(0), 0)
+            found = scan_log(self._disk.live.scan(0), 0)
         except FatalError as error:
             raise self._commit.fail(error) from None
-        self._commit.recovered(end)
+        self._commit.recovered(found.end_offset)
         self._recovered = True
-        return RecoveredLog(self._disk.vote, 0, end, epochs)
+        return RecoveredLog(self._disk.vote, 0, found.end_offset, found.epochs, found.last_timestamp_ms)
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""

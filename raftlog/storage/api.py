@@ -89,4 +89,4 @@ class LogStore(Protocol):
         """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``; may call it at once."""
 
     def close(self) -> None:
-        """Give the directory back. Flushes nothing: what was not flushed was not acknowledged."""
+        """Give the directory back. What was not flushed may or may not stay: it was not acknowledged."""

@@ -50,22 +50,21 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
     return CorruptLogError(f"batch at offset {expected} is damaged", offset=expected)
 
 
-def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Check a whole log; return its end offset and its epoch index. Raises CorruptLogError naming the first bad offset."""
-    end = start_offset
+def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> batch.Scan:
+    """Check a whole log: its end, its epoch index, its last timestamp. Raises CorruptLogError naming the first bad offset."""
+    end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
-    last_epoch = -1
     for key, chunk in chunks:
         if key != end or not chunk:
             raise CorruptLogError(f"the log has a gap: offset {end} is followed by a chunk at {key}", offset=end)
-        for base, behind, epoch, _, _ in walk(chunk, key):
-            if epoch != last_epoch:
-                if epoch < last_epoch:
-                    raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {last_epoch}", offset=base)
+        found = batch.scan(chunk, expect_offset=key)
+        for epoch, base in found.epochs:
+            if runs and epoch < runs[-1][0]:
+                raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {runs[-1][0]}", offset=base)
+            if not runs or epoch > runs[-1][0]:
                 runs.append((epoch, base))
-                last_epoch = epoch
-            end = behind
-    return end, tuple(runs)
+        end, timestamp_ms = found.end_offset, found.last_timestamp_ms
+    return batch.Scan(end, tuple(runs), timestamp_ms)
 
 
 def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int) -> bytes:

@@ -61,14 +61,15 @@ class RocksLogStore:
             # RocksDB has made durable what it replayed from its WAL; this covers what it might have kept there.
             self._rocks.sync()
             with closing(self._rocks.scan(LOG_START_OFFSET)) as chunks:
-                end, epochs = scan_log(chunks, LOG_START_OFFSET)
+                found = scan_log(chunks, LOG_START_OFFSET)
+            end = found.end_offset
             require_end(end, self._state)
             self._keep_state(LogState(clean=False, end_offset_at_least=end))
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.recovered(end)
         self._recovered = True
-        return RecoveredLog(vote, LOG_START_OFFSET, end, epochs)
+        return RecoveredLog(vote, LOG_START_OFFSET, end, found.epochs, found.last_timestamp_ms)
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""

@@ -11,7 +11,7 @@ import structlog
 
 from controller.lao import LaoTracker
 from raftlog.replica.replica import Replica
-from simulation.cluster import CheckFailed, LifeConfig, live
+from simulation.cluster import CheckFailedError, LifeConfig, live
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def _survives(seeds: range, config: LifeConfig | None = None) -> bool:
     for seed in seeds:
         try:
             live(seed, config)
-        except (CheckFailed, AssertionError):
+        except (CheckFailedError, AssertionError):
             return False
     return True
 

@@ -1,0 +1,109 @@
+"""W6, W9, W8: a leader that dies, falls silent or leaves; and what an idle cluster burns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.load import Load, Writes
+from benchmarks.nodes import Quorum
+from benchmarks.stats import cpu_s, latency_ms
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError
+from raftlog.transport.grpc_transport import GrpcTransport
+
+TRY_S = 0.05
+
+
+class RetryingWriter:
+    """One write in flight, 50 ms a try; knows when each was acknowledged, and in which epoch."""
+
+    def __init__(self, endpoints: list[str]) -> None:
+        self._transport = GrpcTransport()
+        self._client = ControllerClient(self._transport, endpoints, rng=random.Random(1))
+        self._writes = Writes(Load(1))
+        self.acknowledged: list[tuple[float, int]] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                response = await self._client.call(self._writes.next(), timeout_s=TRY_S)
+            except ApiError:
+                await asyncio.sleep(0.001)
+                continue
+            self.acknowledged.append((time.monotonic(), response.controller_epoch))
+
+    async def close(self) -> None:
+        """End."""
+        self._client.close()
+        await self._transport.close()
+
+    def first_in_epoch_after(self, epoch: int) -> float | None:
+        """When the first write of a later epoch was acknowledged."""
+        return next((at for at, in_epoch in self.acknowledged if in_epoch > epoch), None)
+
+    def longest_gap(self, since: float) -> float:
+        """Between two acknowledged writes that touch the time since then."""
+        times = [at for at, _ in self.acknowledged]
+        return max(b - a for a, b in pairwise(times) if b > since)
+
+
+async def _once(quorum: Quorum, leader: int, number: int, *, stay_s: float) -> tuple[float, float]:
+    """(signal until the first write of a new epoch, longest gap), seconds."""
+    writer = RetryingWriter(quorum.endpoints)
+    writing = asyncio.create_task(writer.run())
+    await asyncio.sleep(0.8 + random.random() * 0.4)
+    epoch = writer.acknowledged[-1][1]
+    sent = time.monotonic()
+    quorum.signal(leader, number)
+    while writer.first_in_epoch_after(epoch) is None:
+        await asyncio.sleep(0.005)
+        if time.monotonic() - sent > 30:
+            raise TimeoutError("no write was acknowledged within 30 s")
+    await asyncio.sleep(stay_s)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    first = writer.first_in_epoch_after(epoch)
+    assert first is not None
+    result = first - sent, writer.longest_gap(sent)
+    await writer.close()
+    return result
+
+
+def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
+    """Signal the leader again and again. SIGKILL and SIGSTOP: W6; SIGTERM: W9."""
+    import uvloop
+
+    until_write: list[float] = []
+    gaps: list[float] = []
+    for _ in range(runs):
+        leader = quorum.leader()
+        first, gap = uvloop.run(_once(quorum, leader, number, stay_s=1.0))
+        until_write.append(first)
+        gaps.append(gap)
+        if number == signal.SIGSTOP:
+            quorum.signal(leader, signal.SIGCONT)
+        else:
+            quorum.processes.pop(leader).wait(20)
+            quorum.start(leader)
+        quorum.leader()
+        time.sleep(0.5)
+    return {
+        "signal": signal.Signals(number).name,
+        "runs": runs,
+        "signal_to_first_write_ms": latency_ms(until_write),
+        "longest_gap_ms": latency_ms(gaps),
+    }
+
+
+def idle(quorum: Quorum, seconds: float) -> dict[str, Any]:
+    """W8: CPU of the idle quorum."""
+    time.sleep(5)
+    before = cpu_s(quorum.pids)
+    time.sleep(seconds)
+    return {"cpu_s_per_minute": round((cpu_s(quorum.pids) - before) * 60 / seconds, 2), "seconds": seconds}

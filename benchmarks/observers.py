@@ -1,0 +1,76 @@
+"""Brokers that remember when they had applied what, and when they were told; run as a process: see ``propagation``.
+
+    python -m benchmarks.observers CLUSTER_ID CONTROLLERS FIRST_ID COUNT
+
+Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: for each broker a list of
+[time, applied, told], times from the machine's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+import time
+import uuid
+
+import structlog
+import uvloop
+
+from broker.lifecycle import LifecycleSettings
+from broker.service import BrokerService
+from broker.settings import BrokerSettings
+from raftlog.metadata.entities import Process
+from raftlog.runtime import tune_garbage_collector
+from raftlog.transport.grpc_transport import GrpcTransport
+
+
+class Observer(BrokerService):
+    """A broker as it is shipped, with a notebook."""
+
+    moves: list[tuple[float, int, int]]
+
+    def _moved(self) -> None:
+        super()._moved()
+        self.moves.append((time.monotonic(), self._view.applied, self._view.told))
+
+
+async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
+    """Run them."""
+    transport = GrpcTransport()
+    observers: list[Observer] = []
+    for broker_id in range(first_id, first_id + count):
+        settings = BrokerSettings(
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+            controllers=controllers,
+            listen="127.0.0.1:0",
+            advertised_host="127.0.0.1",
+            lifecycle=LifecycleSettings(),
+        )
+        observer = Observer(
+            settings,
+            transport,
+            process=Process("bench", str(broker_id), 0, broker_id),
+            incarnation_id=str(uuid.uuid4()),
+            rng=random.Random(),
+        )
+        observer.moves = []
+        observers.append(observer)
+        await observer.start()
+    while not all(observer.describe().state == 2 for observer in observers):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print(json.dumps([observer.moves for observer in observers]), flush=True)
+    for observer in observers:
+        await observer.close()
+    await transport.close()
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    tune_garbage_collector()
+    uvloop.run(main(sys.argv[1], tuple(sys.argv[2].split(",")), int(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,159 @@
+"""W5, K3, K4: how long until everybody has it, and until everybody knows that everybody has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.load import Load, Writes
+from benchmarks.nodes import Quorum
+from benchmarks.stats import latency_ms
+from raftlog.client.controller_client import ControllerClient
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+FIRST_BROKER = 100
+REST_S = 1.0
+
+
+class Observers:
+    """Child processes with brokers in them. ``moves`` after ``stop``: for each broker (times, applied, told)."""
+
+    def __init__(self, quorum: Quorum, count: int, processes: int = 3) -> None:
+        shares = [count // processes + (i < count % processes) for i in range(processes)]
+        self.processes: list[subprocess.Popen[str]] = []
+        first = FIRST_BROKER
+        for share in filter(None, shares):
+            command = [sys.executable, "-m", "benchmarks.observers", quorum.cluster_id, ",".join(quorum.endpoints)]
+            self.processes.append(
+                subprocess.Popen(
+                    [*command, str(first), str(share)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            first += share
+        self.moves: list[tuple[list[float], list[int], list[int]]] = []
+
+    def wait_ready(self) -> None:
+        """Until all are unfenced. Raises RuntimeError."""
+        for process in self.processes:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                raise RuntimeError("an observer process has ended")
+
+    def stop(self) -> None:
+        """Take what they noted."""
+        for process in self.processes:
+            out, _ = process.communicate("stop\n", timeout=60)
+            for moves in json.loads(out):
+                self.moves.append(([m[0] for m in moves], [m[1] for m in moves], [m[2] for m in moves]))
+
+    def all_applied(self, offset: int) -> float:
+        """When the last broker had applied an offset."""
+        return max(times[bisect_left(applied, offset)] for times, applied, _ in self.moves)
+
+    def all_told(self, offset: int) -> float:
+        """When the last broker had been told that all have."""
+        return max(times[bisect_left(told, offset)] for times, _, told in self.moves)
+
+
+@contextmanager
+def observed(quorum: Quorum, count: int) -> Iterator[Observers]:
+    """Observers that are unfenced; ended at the end."""
+    observers = Observers(quorum, count)
+    try:
+        observers.wait_ready()
+        yield observers
+    finally:
+        for process in observers.processes:
+            process.kill()
+            process.wait()
+
+
+async def paced(bootstrap: list[str], *, period_s: float, count: int) -> list[tuple[float, float, int]]:
+    """Writes on a fixed schedule: (sent, answered, offset)."""
+    transport = GrpcTransport()
+    client = ControllerClient(transport, bootstrap, rng=random.Random(1))
+    writes = Writes(Load(1))
+    await client.call(writes.next())
+    done: list[tuple[float, float, int]] = []
+
+    async def one(at: float) -> None:
+        await asyncio.sleep(at - time.monotonic())
+        sent = time.monotonic()
+        response = await client.call(writes.next())
+        done.append((sent, time.monotonic(), response.write.token.offset))
+
+    begun = time.monotonic() + 0.5
+    await asyncio.gather(*(one(begun + i * period_s) for i in range(count)))
+    await asyncio.sleep(REST_S)
+    client.close()
+    await transport.close()
+    return done
+
+
+def propagation(quorum: Quorum, observers: int, *, period_s: float, seconds: float) -> dict[str, Any]:
+    """W5 and K4."""
+    import uvloop
+
+    with observed(quorum, observers) as watching:
+        leader = quorum.endpoints[quorum.leader() - 1]
+        done = uvloop.run(paced([leader], period_s=period_s, count=int(seconds / period_s)))
+        watching.stop()
+    done = done[len(done) // 10 :]  # the first tenth warms everybody up
+    return {
+        "observers": observers,
+        "writes": len(done),
+        "reply_ms": latency_ms([answered - sent for sent, answered, _ in done]),
+        "last_applied_from_send_ms": latency_ms([watching.all_applied(o) - sent for sent, _, o in done]),
+        "all_told_from_send_ms": latency_ms([watching.all_told(o) - sent for sent, _, o in done]),
+    }
+
+
+async def _create(bootstrap: list[str], topics: int, partitions: int) -> tuple[float, float, int]:
+    transport = GrpcTransport()
+    client = ControllerClient(transport, bootstrap, rng=random.Random(1))
+    warm = pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name="warm", num_partitions=100, replication_factor=3)])
+    await client.call(warm)
+    await asyncio.sleep(REST_S)
+    request = pb.CreateTopicsRequest(
+        topics=[
+            pb.CreatableTopic(name=f"topic-{i}", num_partitions=partitions, replication_factor=3) for i in range(topics)
+        ]
+    )
+    sent = time.monotonic()
+    response = await client.call(request, timeout_s=60)
+    answered = time.monotonic()
+    errors = [t.error.error_message for t in response.create_topics.topics if t.error.error_code]
+    if errors:
+        raise RuntimeError(errors[0])
+    await asyncio.sleep(3 * REST_S)
+    client.close()
+    await transport.close()
+    return sent, answered, response.write.token.offset
+
+
+def create_many(quorum: Quorum, topics: int, partitions: int) -> dict[str, Any]:
+    """K3: one call, replication factor 3, three brokers."""
+    import uvloop
+
+    with observed(quorum, 3) as watching:
+        leader = quorum.endpoints[quorum.leader() - 1]
+        sent, answered, offset = uvloop.run(_create([leader], topics, partitions))
+        watching.stop()
+    total = topics * partitions
+    everywhere = watching.all_applied(offset) - sent
+    return {
+        "partitions": total,
+        "reply_ms": round((answered - sent) * 1000, 1),
+        "partitions_per_s_to_reply": round(total / (answered - sent)),
+        "everywhere_ms": round(everywhere * 1000, 1),
+        "partitions_per_s_everywhere": round(total / everywhere),
+    }
