@@ -38,6 +38,7 @@ class Quorum:
         self.hold_lao = False
         self.stale: set[int] = set()
         self.deaf_to_heartbeats = False
+        self.heartbeat_epoch: int | None = None  # what heartbeats are answered under, if not the real one
         self.applied: dict[int, int] = {}
         self.told: dict[int, int] = {}
         self.heartbeats: list[pb.BrokerHeartbeatRequest] = []
@@ -230,7 +231,7 @@ class Node:
             broker_heartbeat=pb.BrokerHeartbeatResponse(
                 should_shut_down=request.want_shut_down,
                 lowest_acknowledged_offset=quorum.lao,
-                controller_epoch=quorum.log.epoch,
+                controller_epoch=quorum.log.epoch if quorum.heartbeat_epoch is None else quorum.heartbeat_epoch,
             )
         )
 

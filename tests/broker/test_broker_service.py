@@ -168,6 +168,45 @@ def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> Non
     on_cluster(test)
 
 
+def test_heartbeats_answered_by_a_deposed_controller_are_no_contact() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        told = broker.describe().lowest_acknowledged_offset
+        cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1
+        cluster.quorum.hold_lao = True
+        cluster.quorum.lao = told
+        await asyncio.sleep(11)
+        assert not broker.why_fenced()
+        await asyncio.sleep(4)
+        assert "deposed" in broker.why_fenced()
+        assert broker.describe().self_fenced
+        cluster.quorum.heartbeat_epoch = None
+        await cluster.until(lambda: not broker.why_fenced(), within_s=3)
+
+    on_cluster(test)
+
+
+def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_lao() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = await cluster.broker(1, image_max_bytes=5000)
+        await cluster.until(lambda: not broker.why_fenced())
+        await cluster.until(lambda: cluster.quorum.told.get(1, -1) == cluster.quorum.log.last)
+        cluster.quorum.hold_lao = True
+        for n in range(20):
+            cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000))
+            await asyncio.sleep(0.05)
+        behind = broker.describe()
+        assert behind.applied_offset < cluster.quorum.log.last
+        assert behind.image_bytes_kept < 5000 + 3000
+        await asyncio.sleep(10)
+        assert broker.describe().applied_offset == behind.applied_offset
+        assert not broker.why_fenced()
+        cluster.quorum.hold_lao = False
+        await cluster.until(lambda: broker.describe().applied_offset == cluster.quorum.log.last, within_s=30)
+
+    on_cluster(test)
+
+
 def test_a_fenced_broker_serves_nothing_but_itself() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.quorum.stale.add(1)
@@ -358,9 +397,10 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         request = controller_request(create("t"), cluster_id=CLUSTER)
-        response = await answer(broker.requests, pb.BrokerRequest(write=request))
+        asked = pb.BrokerRequest(write=request)
+        response = await answer(broker.requests, asked)
         assert response.write.write.token.offset == cluster.quorum.log.last
-        assert request.correlation_id == 0, "the caller's message was not touched"
+        assert asked == pb.BrokerRequest(write=request), "a message is not changed after it was sent"
         cluster.quorum.leader = None
         request.timeout_ms = 300
         failed = await answer(broker.requests, pb.BrokerRequest(write=request))
