@@ -50,7 +50,7 @@ def setup_logging(
 
 def _is_news(record: logging.LogRecord) -> bool:
     """False for what gRPC's poller reports in a process with several event loops: two woke for one byte, one found it gone."""
-    spurious = record.exc_info is not None and isinstance(record.exc_info[1], BlockingIOError)
+    spurious = record.exc_info is not None and isinstance(record.exc_info[1], OSError)
     return not (spurious and "PollerCompletionQueue._handle_events" in record.getMessage())
 
 
