@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from broker.settings import FollowerSettings
 from broker.view import View
 from raftlog.client.finder import Finder
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
@@ -22,15 +23,6 @@ from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, T
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerSettings:
-    """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be answered before the link counts as dead."""
-
-    fetch_max_bytes: int = 4 << 20
-    fetch_max_wait_ms: int = 2000
-    answer_margin_ms: int = 2000
 
 
 @dataclass(frozen=True, slots=True)

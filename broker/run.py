@@ -10,9 +10,9 @@ import uuid
 import structlog
 
 from broker.directory import open_directory
-from broker.lifecycle import Exit, LifecycleSettings
+from broker.lifecycle import Exit
 from broker.service import BrokerService
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, LifecycleSettings
 from broker.unary_reply import answer
 from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError

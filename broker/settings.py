@@ -4,11 +4,53 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.follower import FollowerSettings
-from broker.lifecycle import LifecycleSettings
+from raftlog.errors import ConfigError
 
 SUPPORTED_FEATURES = (("metadata.version", 1, 1), ("lao.version", 1, 1))
 """(name, lowest, highest level) of what this build can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleSettings:
+    """Times of a broker's life. Raises ConfigError if they do not fit each other.
+
+    ``fencing_timeout_ms`` is longer than the controller's session timeout on purpose (KIP-343): a broker that cannot reach the
+    controller is fenced there first, so that the healthy majority does not lose it for a hiccup it has survived.
+    """
+
+    heartbeat_interval_ms: int = 2000
+    session_timeout_ms: int = 9000
+    fencing_timeout_ms: int = 12000
+    registration_timeout_ms: int = 60000
+    """initial.broker.registration.timeout.ms"""
+    shutdown_timeout_ms: int = 30000
+    retry_backoff_min_ms: int = 100
+    shutdown_interval_ms: int = 100
+    """Between heartbeats while waiting for the controller to let it go."""
+
+    def __post_init__(self) -> None:
+        wrong: list[str] = []
+        if self.heartbeat_interval_ms <= 0 or self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
+            wrong.append(
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be positive and at most half of "
+                f"broker.session.timeout.ms ({self.session_timeout_ms})"
+            )
+        if self.fencing_timeout_ms <= self.session_timeout_ms:
+            wrong.append(
+                f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) must be above "
+                f"broker.session.timeout.ms ({self.session_timeout_ms})"
+            )
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerSettings:
+    """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be answered before the link counts as dead."""
+
+    fetch_max_bytes: int = 4 << 20
+    fetch_max_wait_ms: int = 2000
+    answer_margin_ms: int = 2000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 from broker_log import LogMaker
 
-from broker.lifecycle import LifecycleSettings
 from broker.service import BrokerService
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Process

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from broker.directory import open_directory
-from broker.lifecycle import LifecycleSettings
 from broker.run import run_broker, settings_of
+from broker.settings import LifecycleSettings
 from raftlog.config import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.api import NodeIdentity

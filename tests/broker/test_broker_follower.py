@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from broker_log import LogMaker
 
-from broker.follower import FollowerEvents, FollowerSettings, MetadataFollower
+from broker.follower import FollowerEvents, MetadataFollower
+from broker.settings import FollowerSettings
 from broker.view import View
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.transport.api import Conversation, LinkClosedError

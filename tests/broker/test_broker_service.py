@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
 
-from broker.lifecycle import LifecycleSettings
+from broker.settings import LifecycleSettings
 from broker.unary_reply import answer
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ErrorCode
