@@ -149,7 +149,7 @@ class ActiveController:
         if broker is not None and broker.epoch == broker_epoch and not has_left(broker):
             self.sessions.touch(broker_id, broker_epoch, now)
 
-    def report(  # noqa: PLR0917 - the order of LaoTracker.report, and when
+    def report(
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int, now: float
     ) -> None:
         """What a broker says on every heartbeat and metadata fetch: it lives, and how far it has applied and been told."""
@@ -200,7 +200,7 @@ class ActiveController:
     def unfence_ready(self, now: float) -> Decision | None:
         """Unfence a broker that asked for it and has become ready."""
         for broker in self._admitted():
-            if self.sessions.is_alive(broker.id, now) and not self.state.lag_watch.on_probation(broker.id, now):
+            if not self.state.lag_watch.on_probation(broker.id, now):
                 return unfence_decision(self.state, broker, now)
         return None
 
@@ -209,10 +209,9 @@ class ActiveController:
 
     def _admitted(self) -> Iterator[Broker]:
         """The fenced brokers that asked to be unfenced and have applied enough, by id."""
-        wants = self.state.wants_unfence
-        for broker_id in sorted(wants):
-            broker: Broker | None = self.pending.brokers.get(broker_id)
-            if broker is not None and broker.epoch == wants[broker_id] and may_unfence(self.state, broker):
+        for broker_id in sorted(self.state.wants_unfence):
+            broker: Broker = self.pending.brokers[broker_id]
+            if may_unfence(self.state, broker):
                 yield broker
 
     def _fence_silent(self, now: float) -> Decision | None:

@@ -57,7 +57,7 @@ def unfence_decision(state: ControllerState, broker: Broker, now: float, body: o
     """Unfence a broker that is ready."""
 
     def remember() -> None:
-        state.wants_unfence.pop(broker.id, None)
+        state.wants_unfence.discard(broker.id)
         state.lag_watch.unfenced(broker.id, now)
 
     return Decision(unfence(state.pending, broker), body, None, remember)
@@ -79,10 +79,10 @@ def _while_fenced(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float, *, want_fence: bool
 ) -> Decision:
     if want_fence:
-        state.wants_unfence.pop(broker.id, None)
+        state.wants_unfence.discard(broker.id)
     else:
         # What a broker says it wants is a fact like its offset, not an effect of this decision.
-        state.wants_unfence[broker.id] = broker.epoch
+        state.wants_unfence.add(broker.id)
         if may_unfence(state, broker) and not state.lag_watch.on_probation(broker.id, now):
             body = _reply(state, broker, request, rpc.ACTIVE).body
             return unfence_decision(state, broker, now, body)
@@ -105,8 +105,9 @@ def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRe
 
 
 def _while_stopping(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
-    # After a failover the offset is not known any more: begin anew, at the end of the log.
-    if broker.id not in state.shutdown_offsets or leads_any(state.pending, broker.id):
+    # It leads nothing any more, and nobody gives it anything while it stops. After a failover the offset is not known:
+    # begin anew, at the end of the log.
+    if broker.id not in state.shutdown_offsets:
         return _stop(state, broker, request)
     lowest = lowest_active_offset(state)
     if lowest is not None and lowest < state.shutdown_offsets[broker.id]:

@@ -108,7 +108,7 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
 def _check_duplicate(
     state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker | None, now: float
 ) -> None:
-    if old is None or old.incarnation_id == request.incarnation_id or has_left(old):
+    if old is None or old.incarnation_id == request.incarnation_id:
         return
     if state.sessions.is_alive(old.id, now) and not proves_old_process_gone(request.process, old.process):
         raise refuse(

@@ -32,8 +32,8 @@ class ControllerState:
     sessions: SessionTracker
     lag_watch: LagWatch
     rng: random.Random
-    wants_unfence: dict[int, int] = field(default_factory=dict)
-    """Broker id -> broker epoch of the fenced brokers that asked to be unfenced as soon as they are ready."""
+    wants_unfence: set[int] = field(default_factory=set)
+    """The fenced brokers that asked to be unfenced as soon as they are ready."""
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
@@ -69,5 +69,5 @@ class ControllerState:
     def forget(self, broker_id: int) -> None:
         """End a broker's session, and drop what was remembered about it."""
         self.sessions.end(broker_id)
-        self.wants_unfence.pop(broker_id, None)
+        self.wants_unfence.discard(broker_id)
         self.shutdown_offsets.pop(broker_id, None)

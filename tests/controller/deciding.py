@@ -189,7 +189,7 @@ class Cell:
         state, sessions = self.active.state, self.active.sessions
         brokers = sorted(state.committed.brokers)
         return (
-            dict(state.wants_unfence),
+            set(state.wants_unfence),
             dict(state.shutdown_offsets),
             [(broker_id, sessions.last_contact(broker_id)) for broker_id in brokers],
             [(self.lao.applied_of(broker_id), self.lao.told_of(broker_id)) for broker_id in brokers],

@@ -97,7 +97,7 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     cell.now += 9.1
     cell.beat(1)
     cell.register(2, "another")
-    assert cell.active.state.wants_unfence == {}
+    assert cell.active.state.wants_unfence == set()
     cell.beat(2, current_metadata_offset=0)
     cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
     assert not cell.active.has_urgent_work(), "a report of the epoch before"

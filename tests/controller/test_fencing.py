@@ -4,6 +4,7 @@ from deciding import Cell
 
 from controller.elections import choose_leader
 from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 
 def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:
@@ -28,6 +29,26 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
     assert cell.due() == []
     cell.check_invariants()
+
+
+def test_a_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.silence(1)
+    cell.beat(1)
+    before = cell.partition(topic)
+    assert before.leader == 2
+    back = AlterPartition(broker_id=2, broker_epoch=cell.broker(2).epoch)
+    data = back.topics.add(topic_id=topic).partitions.add(
+        leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch
+    )
+    for broker_id in (1, 2, 3):
+        data.new_isr_with_epochs.add(broker_id=broker_id, broker_epoch=cell.broker(broker_id).epoch)
+    cell.send(back)
+    assert cell.partition(topic).isr == (1, 2, 3)
+    cell.silence(3)
+    after = cell.partition(topic)
+    assert (after.isr, after.leader, after.leader_epoch) == ((1, 2), 2, before.leader_epoch)
 
 
 def test_one_broker_a_decision_each_sees_the_one_before() -> None:
@@ -70,7 +91,7 @@ def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     cell.now += 9.1
     assert cell.due() == []
     assert cell.active.sessions.last_contact(1) is None
-    assert cell.active.state.wants_unfence == {}
+    assert cell.active.state.wants_unfence == set()
 
 
 def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:

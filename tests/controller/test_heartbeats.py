@@ -113,9 +113,9 @@ def test_a_wish_to_be_unfenced_can_be_taken_back() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
-    assert cell.active.state.wants_unfence == {2: epoch}
+    assert cell.active.state.wants_unfence == {2}
     cell.beat(2, want_fence=True)
-    assert cell.active.state.wants_unfence == {}
+    assert cell.active.state.wants_unfence == set()
 
 
 def test_unfencing_gives_the_broker_the_partitions_that_waited_for_it() -> None:
@@ -206,6 +206,8 @@ def test_what_a_leaving_broker_still_sends_neither_revives_its_session_nor_unfen
     assert _state(late.body) == (True, True, rpc.INACTIVE)
     cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, cell.lao.lao, cell.now)
     assert not cell.active.sessions.is_alive(1, cell.now)
+    cell.register(1)
+    assert not cell.active.sessions.is_alive(1, cell.now), "a registration that is repeated late"
     cell.register(1, "successor")
 
 
