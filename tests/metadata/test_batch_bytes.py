@@ -28,7 +28,15 @@ FIELDS = st.fixed_dictionaries(
         "all_below_done": LONGS,
     }
 )
-BATCHES = st.lists(st.tuples(RECORDS, FIELDS), min_size=1, max_size=4)
+
+
+def in_log_order(batches: list) -> list:
+    """Epochs never go back in a log."""
+    epochs = sorted(fields["epoch"] for _, fields in batches)
+    return [(records, {**fields, "epoch": epoch}) for (records, fields), epoch in zip(batches, epochs, strict=True)]
+
+
+BATCHES = st.lists(st.tuples(RECORDS, FIELDS), min_size=1, max_size=4).map(in_log_order)
 FIRST = st.integers(0, 2**40)
 
 
@@ -128,6 +136,16 @@ def test_a_gap_or_an_overlap_is_refused(expected: int) -> None:
         batch.scan(one(), expect_offset=expected)
     with pytest.raises(CorruptLogError):
         list(batch.headers(one(7) + one(10)))
+
+
+def test_an_epoch_that_goes_back_is_refused() -> None:
+    chunk = b"".join(
+        batch.encode([RecordData(20, 0, b"")], base_offset=offset, epoch=epoch, timestamp_ms=0)
+        for offset, epoch in enumerate((2, 2, 1))
+    )
+    with pytest.raises(CorruptLogError) as caught:
+        batch.scan(chunk, expect_offset=0)
+    assert caught.value.offset == 2
 
 
 def test_an_unknown_magic_is_refused() -> None:
