@@ -75,8 +75,8 @@ class Record(NamedTuple):
 def record(message: Any) -> Record:
     """Encode a message of :mod:`raftlog.wire.records` as a record."""
     type_ = TYPE_OF[type(message)]
-    # Deterministic, though only the leader encodes: it makes the bytes of a history reproducible from a seed.
-    body = message.SerializeToString(deterministic=True)
+    # No record has a map field, so these bytes depend on nothing but the message.
+    body = message.SerializeToString()
     return Record(type_, message, RecordData(type_, RECORD_VERSION, body))
 
 
