@@ -268,25 +268,25 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
     ours, theirs = trustme.CA(), trustme.CA()
     good, stranger = issue(tmp_path, ours, "good"), issue(tmp_path, theirs, "stranger")
 
-    async def scenario(_: World) -> None:
-        server, friend, foe, plain = (GrpcTransport(LIMITS, tls=tls) for tls in (good, good, stranger, None))
-        listener = await server.listen("127.0.0.1:0", {Conversation.CONTROLLER: Recorder(echo).accept})
-        callers = [Caller(one, listener.address, Conversation.CONTROLLER) for one in (friend, foe, plain)]
-        assert (await callers[0].call(request(), 30)).correlation_id == 1
-        for caller in callers[1:]:
+    async def scenario(world: World) -> None:
+        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
+        caller = Caller(world.client, listener.address, Conversation.CONTROLLER)
+        assert (await caller.call(request(), 30)).correlation_id == 1
+        for tls in (stranger, None):
+            other = GrpcTransport(LIMITS, tls=tls)
+            refused = Caller(other, listener.address, Conversation.CONTROLLER)
             with pytest.raises(ApiError, match="was not sent"):
-                await caller.call(request(), 0.5)
-            assert not caller.connected
+                await refused.call(request(), 0.5)
+            assert not refused.connected
+            await other.close()
         # One that trusts the authority, but has nothing to show.
         anonymous = grpc.ssl_channel_credentials(good.ca_path.read_bytes())
         async with grpc.aio.secure_channel(listener.address, anonymous) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        for transport in (plain, foe, friend, server):
-            await transport.close()
 
-    run_real(scenario)
+    run_real(scenario, tls=good)
 
 
 def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transport_worlds import Recorder, echo, request, until
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Conversation, LinkClosedError, Probe, TransportLimits
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.loop import run
+from simulation.loop import host_context, run
 from simulation.network import NetworkParams, SimNetwork
 from simulation.network_transport import SimDialer, SimTransport
 
@@ -181,23 +181,68 @@ def test_a_crash_of_the_client_ends_its_dialers() -> None:
     simulate(scenario)
 
 
-def test_a_crash_while_a_connect_is_under_way_fails_it_quickly() -> None:
+def test_a_crash_of_a_server_that_has_not_accepted_yet_fails_the_connect_at_once() -> None:
     async def scenario(pair: Pair) -> None:
-        for delay_ms in range(12):
-            late = Recorder()
-            transport = pair.network.transport_for("s")
-            if delay_ms:
-                await transport.listen("s:1", {Conversation.CONTROLLER: Recorder(echo).accept})
-            pair.client_transport.dial("s:1", Conversation.CONTROLLER, late)
-            await asyncio.sleep(delay_ms / 10_000)
-            pair.network.crash("s")
-            again = pair.network.transport_for("s")
-            listener = await again.listen("s:1", {Conversation.CONTROLLER: Recorder(echo).accept})
-            await asyncio.sleep(0.5)
-            assert late.events[-1:] == ["opened"]
-            await listener.close()
+        late = Recorder()
+        pair.client_transport.dial("s:1", Conversation.CONTROLLER, late)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # The connect is on its way.
+        pair.network.pause("s")
+        await asyncio.sleep(0.1)
+        assert late.events == []
+        pair.network.crash("s")
+        restarted = Recorder(echo)
+        await pair.network.transport_for("s").listen("s:1", {Conversation.CONTROLLER: restarted.accept})
+        await asyncio.sleep(0.2)
+        assert late.events == ["opened"]
 
     simulate(scenario)
+
+
+def test_nothing_of_a_crashed_process_runs_again() -> None:
+    async def scenario(pair: Pair) -> None:
+        ticks: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(0.01)
+                ticks.append(now())
+
+        task = asyncio.get_running_loop().create_task(tick(), context=host_context("s"))
+        await asyncio.sleep(0.1)
+        # Its link has ended, and it would be told next.
+        pair.server.links[0].close("too late")
+        pair.network.crash("s")
+        crashed_at = now()
+        await asyncio.sleep(1)
+        assert ticks
+        assert max(ticks) <= crashed_at
+        assert pair.server.reasons == []
+        assert not task.done()
+
+    simulate(scenario)
+
+
+def test_what_a_broken_link_had_held_never_arrives() -> None:
+    broken = 0
+
+    async def scenario(pair: Pair) -> None:
+        nonlocal broken
+        pair.network.partition("s", "c")
+        pair.client.links[0].send(request(1))
+        await until(lambda: pair.client.reasons or pair.server.reasons)
+        first_was_client = bool(pair.client.reasons)
+        pair.network.heal("s", "c")
+        await asyncio.sleep(1)
+        # One end gave up, and told the other as soon as it could.
+        assert len(pair.client.reasons) == len(pair.server.reasons) == 1
+        if first_was_client:
+            broken += 1
+            assert pair.server.ids == []
+
+    for seed in range(12):
+        simulate(scenario, seed=seed)
+    assert broken
 
 
 def test_a_crash_that_nobody_can_see_is_silence() -> None:

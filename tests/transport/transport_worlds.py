@@ -12,6 +12,7 @@ import uvloop
 
 from raftlog.transport.api import Conversation, Link, Transport, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.loop import run as run_virtual
 from simulation.network import NetworkParams, SimNetwork
@@ -32,9 +33,9 @@ class World:
 Scenario = Callable[[World], Awaitable[None]]
 
 
-def run_real(scenario: Scenario, limits: TransportLimits = LIMITS) -> None:
+def run_real(scenario: Scenario, limits: TransportLimits = LIMITS, tls: TlsConfig | None = None) -> None:
     async def main() -> None:
-        server, client = GrpcTransport(limits), GrpcTransport(limits)
+        server, client = GrpcTransport(limits, tls=tls), GrpcTransport(limits, tls=tls)
         try:
             async with asyncio.timeout(60):
                 await scenario(World(server, client, "127.0.0.1:0", "127.0.0.1:1"))
