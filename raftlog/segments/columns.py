@@ -165,8 +165,11 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
 }
 
 
+_TYPE_NAMES = {int(each): each.name for each in RecordType}
+
+
 class RowBuffer:
-    """Rows in the making, column by column; the typed columns sparse, for most records fill few of them."""
+    """Rows in the making. What a batch says once is kept once, and the typed columns are sparse: most records fill few."""
 
     def __init__(self) -> None:
         self._clear()
@@ -176,40 +179,39 @@ class RowBuffer:
         self.bytes = 0
         self.metadata_version: int | None = None
         """Level of the feature metadata.version, if a record since the last ``take`` set it (0: removed)."""
-        self._offset: list[int] = []
-        self._batch: dict[str, list[Any]] = {name: [] for name, _ in _BATCH_FIELDS}
-        self._record: dict[str, list[Any]] = {name: [] for name, _ in _RECORD_FIELDS}
+        self._first_offset = 0
+        self._batches: list[tuple[Any, ...]] = []
+        self._batch_of_row: list[int] = []
+        self._records: list[tuple[Any, ...]] = []
         self._typed: dict[str, list[tuple[int, Any]]] = {name: [] for name, _ in _TYPED_FIELDS}
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add the records of one batch. Raises CorruptLogError, UnknownRecordError."""
-        count = header.record_count
-        repeated = (
-            header.epoch,
-            header.timestamp_ms,
-            header.timestamp_ms,
-            header.base_offset,
-            header.last_offset,
-            header.control,
-            header.principal,
-            header.client_id,
-            header.sequence,
-            header.all_below_done,
+        """Add the records of one batch, which follows the one before. Raises CorruptLogError, UnknownRecordError."""
+        if not self.rows:
+            self._first_offset = header.base_offset
+        self._batch_of_row += [len(self._batches)] * header.record_count
+        self._batches.append(
+            (
+                header.epoch,
+                header.timestamp_ms,
+                header.timestamp_ms,
+                header.base_offset,
+                header.last_offset,
+                header.control,
+                header.principal,
+                header.client_id,
+                header.sequence,
+                header.all_below_done,
+            )
         )
-        for values, value in zip(self._batch.values(), repeated, strict=True):
-            values.extend([value] * count)
-        self._offset.extend(range(header.base_offset, header.end_offset))
         for data in batch.records(chunk, header):
             self._add_record(data)
         self.bytes += header.size
 
     def _add_record(self, data: batch.RecordData) -> None:
         message = parse(data)
-        group = group_of(data.type, message)
-        kind, id_ = group if group is not None else (None, None)
-        row = (data.type, RecordType(data.type).name, data.version, kind, id_, data.body)
-        for values, value in zip(self._record.values(), row, strict=True):
-            values.append(value)
+        kind, id_ = group_of(data.type, message) or (None, None)
+        self._records.append((data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body))
         for name, value in _TYPED[data.type](message).items():
             self._typed[name].append((self.rows, value))
         if data.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
@@ -217,15 +219,18 @@ class RowBuffer:
         self.rows += 1
 
     def take(self) -> pa.Table:
-        """The rows so far as a table; the buffer is empty afterwards."""
-        columns: list[list[Any]] = [self._offset, *self._batch.values(), *self._record.values()]
-        for sparse in self._typed.values():
+        """The rows so far as a table, at least one; the buffer is empty afterwards."""
+        batch_of_row = pa.array(self._batch_of_row, pa.int32())
+        columns = [pa.array(range(self._first_offset, self._first_offset + self.rows), pa.int64())]
+        for (_, kind), values in zip(_BATCH_FIELDS, zip(*self._batches, strict=True), strict=True):
+            columns.append(pa.array(values, kind).take(batch_of_row))
+        for (_, kind), values in zip(_RECORD_FIELDS, zip(*self._records, strict=True), strict=True):
+            columns.append(pa.array(values, kind))
+        for name, kind in _TYPED_FIELDS:
             column: list[Any] = [None] * self.rows
-            for row, value in sparse:
+            for row, value in self._typed[name]:
                 column[row] = value
-            columns.append(column)
-        table = pa.table(
-            [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-        )
+            columns.append(pa.array(column, kind))
+        table = pa.table(columns, schema=SCHEMA)
         self._clear()
         return table

@@ -197,7 +197,7 @@ class LogHistory:
             self.create_topic(f"topic-{self.topic_number}", rng.randrange(1, 5))
             return
         name = rng.choice(list(self.topics))
-        if dice < 0.07 and len(self.topics) > 3:
+        if (dice < 0.07 and len(self.topics) > 3) or len(self.topics) > 300:
             self.delete_topic(name)
         elif dice < 0.085:
             broker_id = rng.randrange(1, self.brokers + 1)
