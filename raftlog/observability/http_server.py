@@ -71,6 +71,7 @@ class HttpServer:
         config = uvicorn.Config(
             self.application(),
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             ws="none",

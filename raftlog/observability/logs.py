@@ -49,12 +49,17 @@ def setup_logging(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what gRPC's poller reports in a process with several event loops: two woke for one byte, one found it gone."""
-    spurious = record.exc_info is not None and isinstance(record.exc_info[1], OSError)
-    return not (spurious and "PollerCompletionQueue._handle_events" in record.getMessage())
+    """False for what gRPC's poller reports in a process that has, or had, several event loops.
+
+    Two loops woke for one byte and one found it gone; or an event was left for a loop that has been closed.
+    """
+    if record.exc_info is None or "PollerCompletionQueue._handle_events" not in record.getMessage():
+        return True
+    error = record.exc_info[1]
+    return not (isinstance(error, BlockingIOError) or str(error) == "Event loop is closed")
 
 
 def _renderers(*, console: bool, out: TextIO) -> list[Any]:
     if console:
-        return [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -1,4 +1,4 @@
-"""Running command lines in this process, and one real controller for those that need a cluster."""
+"""Running command lines in this process, and a real controller and broker for those that need a cluster."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def raftlog(capsys, monkeypatch):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[LocalCluster]:
-    """One controller and no broker, as a process of its own."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "c", controllers=1, brokers=0)
+    """One controller and one broker, as processes of their own."""
+    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "c", controllers=1, brokers=1)
     made.generate()
     try:
         made.start_controllers()
         made.wait_leader(120)
+        made.start_brokers()
+        made.wait_ready(["broker-2"], 120)
         yield made
     finally:
         made.delete()

@@ -80,6 +80,7 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are():
     asyncio_log = logging.getLogger("asyncio")
     message = "Exception in callback PollerCompletionQueue._handle_events()"
     asyncio_log.error(message, exc_info=BlockingIOError(11, "Resource temporarily unavailable"))
+    asyncio_log.error(message, exc_info=RuntimeError("Event loop is closed"))
     assert out.getvalue() == ""
     asyncio_log.error(message, exc_info=ValueError("x"))
     assert "ValueError: x" in out.getvalue()
