@@ -1,0 +1,165 @@
+"""Reading the committed log as an observer, against scripted controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.client.log_reader import LogReader
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.transport.api import LinkClosedError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
+
+
+class FakeLink:
+    """Answers each request through a script; None: the link breaks."""
+
+    def __init__(self, address: str, answer: Answer, handler: Any) -> None:
+        self.peer, self._answer, self._handler, self._open = address, answer, handler, True
+
+    def send(self, message: pb.MetadataFetchRequest) -> None:
+        if not self._open:
+            raise LinkClosedError("closed")
+        response = self._answer(message)
+        loop = asyncio.get_running_loop()
+        if response is None:
+            self._open = False
+            loop.call_soon(self._handler.closed, self, "broke")
+        else:
+            loop.call_soon(self._handler.received, self, [response])
+
+
+class FakeTransport:
+    """Controllers by address; an address that is not there gives no link."""
+
+    def __init__(self, **controllers: Answer) -> None:
+        self.controllers = controllers
+        self.dialled: list[str] = []
+        self.open = 0
+
+    def dial(self, address: str, conversation: Any, handler: Any) -> Any:
+        self.dialled.append(address)
+        self.open += 1
+        answer = self.controllers.get(address)
+        if answer is not None:
+            asyncio.get_running_loop().call_soon(handler.opened, FakeLink(address, answer, handler))
+        return self
+
+    def close(self) -> None:
+        self.open -= 1
+
+
+def chunk(base: int, count: int) -> bytes:
+    return batch.encode([RecordData(20, 0, b"")] * count, base_offset=base, epoch=1, timestamp_ms=1)
+
+
+def leader(chunks: dict[int, bytes], *, high_watermark: int = 9, generation: int = 3) -> Answer:
+    def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+        assert request.replica_id == -1
+        assert request.generation in (-1, generation)
+        return pb.MetadataFetchResponse(
+            cluster_id="C",
+            generation=generation,
+            high_watermark=high_watermark,
+            records=chunks.get(request.fetch_offset, b"") if request.fetch_offset < high_watermark else b"",
+        )
+
+    return answer
+
+
+def refuse(code: ErrorCode, endpoint: str = "") -> Answer:
+    def answer(_: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+        response = pb.MetadataFetchResponse(leader_id=-1, leader_endpoint=endpoint, high_watermark=-1)
+        response.error.error_code = code
+        response.error.error_message = "no"
+        return response
+
+    return answer
+
+
+def reader(transport: Any, *bootstrap: str, timeout_s: float = 60.0) -> LogReader:
+    return LogReader(transport, bootstrap, rng=random.Random(1), timeout_s=timeout_s)
+
+
+CHUNKS = {0: chunk(0, 4) + chunk(4, 1), 5: chunk(5, 4)}
+
+
+async def test_chunks_until_the_high_watermark():
+    log = reader(FakeTransport(a=leader(CHUNKS)), "a")
+    info = await log.info()
+    assert (info.cluster_id, info.generation, info.high_watermark) == ("C", 3, 9)
+    assert [data async for data in log.chunks(0, info.high_watermark)] == [CHUNKS[0], CHUNKS[5]]
+    assert [data async for data in log.chunks(0, 3)] == [CHUNKS[0]]
+    assert [data async for data in log.chunks(5, 5)] == []
+
+
+async def test_a_hint_is_followed_and_only_one_link_is_kept():
+    transport = FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER, "b"), b=leader(CHUNKS))
+    log = reader(transport, "a")
+    assert (await log.info()).high_watermark == 9
+    assert transport.dialled == ["a", "b"]
+    assert transport.open == 1
+    log.close()
+    log.close()
+    assert transport.open == 0
+
+
+async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again():
+    answers = iter([leader(CHUNKS, high_watermark=-1), leader(CHUNKS)])
+
+    def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
+        return next(answers)(request)
+
+    log = reader(FakeTransport(a=answer), "a")
+    assert (await log.info()).high_watermark == 9
+
+
+async def test_a_broken_link_in_the_middle_goes_on_elsewhere():
+    asked: list[int] = []
+
+    def breaks(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
+        asked.append(request.fetch_offset)
+        return leader(CHUNKS)(request) if request.fetch_offset == 0 else None
+
+    transport = FakeTransport(a=breaks, b=leader(CHUNKS))
+    log = reader(transport, "a", "b")
+    assert [data async for data in log.chunks(0, 9)] == [CHUNKS[0], CHUNKS[5]]
+    assert asked == [0, 5]
+    assert transport.dialled == ["a", "b"]
+
+
+async def test_an_address_without_a_link_is_passed_over():
+    transport = FakeTransport(b=leader(CHUNKS))
+    assert (await reader(transport, "a", "b").info()).high_watermark == 9
+    assert transport.dialled == ["a", "b"]
+
+
+async def test_corrupt_and_misplaced_chunks_are_refused_by_offset():
+    damaged = CHUNKS[5][:-1] + b"x"
+    with pytest.raises(CorruptLogError) as caught:
+        await reader(FakeTransport(a=leader({5: damaged})), "a").read(5)
+    assert caught.value.offset == 5
+    with pytest.raises(CorruptLogError):
+        await reader(FakeTransport(a=leader({5: chunk(6, 1)})), "a").read(5)
+
+
+async def test_other_errors_are_raised_as_they_are():
+    with pytest.raises(ApiError) as caught:
+        await reader(FakeTransport(a=refuse(ErrorCode.INCONSISTENT_GENERATION)), "a").info()
+    assert caught.value.code is ErrorCode.INCONSISTENT_GENERATION
+
+
+async def test_nobody_leads_in_time():
+    log = reader(FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER)), "a", timeout_s=0.05)
+    with pytest.raises(ApiError, match="no active controller answered in time; asked a") as caught:
+        await log.info()
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert not caught.value.outcome_unknown
