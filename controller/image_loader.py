@@ -41,11 +41,22 @@ class CommittedImage:
     """What is committed here, and nothing else: the image that reads, export and claims start from."""
 
     def __init__(self) -> None:
-        self.image = Image()
+        self._image = Image()
+        self._builder = ImageBuilder(self._image)
+
+    @property
+    def image(self) -> Image:
+        """The newest one."""
+        return self._image
+
+    def replace(self, image: Image) -> None:
+        """Take over an image that a leader had folded when it proposed, now that all of it is committed."""
+        self._image = image
+        self._builder = ImageBuilder(image)
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
-        builder = ImageBuilder(self.image)
-        arrived = fold_slice(builder, replica, high_watermark)
-        self.image = builder.snapshot()
+        arrived = fold_slice(self._builder, replica, high_watermark)
+        if self._builder.offset != self._image.offset:
+            self._image = self._builder.snapshot()
         return arrived

@@ -20,23 +20,20 @@ from typing import Any
 import structlog
 
 from controller.active import ActiveController
+from controller.answers import failure, fill_error, say_how_far, send_quietly
 from controller.decision import Decision
 from controller.describe import describe_brokers
-from controller.image_loader import CommittedImage, fold_slice
-from controller.lao import LaoTracker
+from controller.image_loader import CommittedImage
+from controller.leadership import Leadership
 from controller.observers import Observers
-from controller.parking import COMMITTED, Parked, Parking
-from controller.sessions import SessionTracker
+from controller.parking import Parked
 from controller.settings import ControllerSettings
-from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode, FatalError
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import LogStore
-from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError, Transport
-from raftlog.wire.common.v1 import common_pb2
+from raftlog.transport.api import Acceptor, Conversation, Link, Transport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -59,23 +56,6 @@ class Waiting:
     link: Any
     request: pb.ControllerRequest
     deadline: float
-
-
-class Leadership:
-    """All that lives and dies with one epoch of leading."""
-
-    def __init__(self, epoch: int, epoch_start_offset: int, committed: Image, send: Callable[[Parked], None]) -> None:
-        self.epoch = epoch
-        self.epoch_start_offset = epoch_start_offset
-        self.claim_image = committed
-        self.pending = ImageBuilder(committed)
-        self.lao = LaoTracker(epoch, epoch_start_offset)
-        self.lao.seed(committed)
-        self.parking = Parking(send)
-        # The end of each proposed chunk, and the image there: becomes the committed one without folding again.
-        self.images: deque[tuple[int, Image]] = deque()
-        self.active: ActiveController | None = None
-        self.told: tuple[int, int] = (-1, -1)
 
 
 class ControllerService:
@@ -258,11 +238,9 @@ class ControllerService:
         leadership, self.leadership = self.leadership, None
         if leadership is None:
             return
+        why = f"the leadership of epoch {epoch} was lost: {reason}"
         for parked, is_committed in leadership.parking.drain():
-            if is_committed:
-                self._answer_late(leadership, parked)
-            else:
-                self._answer_unknown(parked, f"the leadership of epoch {epoch} was lost: {reason}")
+            self._give_up(leadership, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
         error = self.not_controller()
         assert error is not None
         while self._intake:
@@ -288,11 +266,9 @@ class ControllerService:
         if leadership is None or leadership.active is None:
             self._schedule_turn()
             return
-        image = None
-        while leadership.images and leadership.images[0][0] <= high_watermark:
-            image = leadership.images.popleft()[1]
+        image = leadership.committed(high_watermark)
         if image is not None:
-            self._committed.image = image
+            self._committed.replace(image)
             leadership.active.committed_advanced(image)
         leadership.lao.committed(high_watermark)
         leadership.parking.committed(high_watermark)
@@ -387,38 +363,17 @@ class ControllerService:
             self.failed(error)
 
     def _claim(self, leadership: Leadership) -> None:
-        end = self.replica.log_end_offset
-        arrived = fold_slice(leadership.pending, self.replica, end, observe=leadership.lao.proposed)
-        if arrived and end > leadership.epoch_start_offset:
-            image = leadership.pending.snapshot()
-            leadership.images.append((image.offset + 1, image))
-            sessions = SessionTracker(self.settings.broker_session_timeout_ms / 1000)
-            now = self._loop.time()
-            leadership.active = ActiveController(
-                node_id=self.quorum.node_id,
-                cluster_id=self.quorum.cluster_id,
-                epoch=leadership.epoch,
-                epoch_start_offset=leadership.epoch_start_offset,
-                settings=self.settings,
-                pending=leadership.pending,
-                committed=leadership.claim_image,
-                lao=leadership.lao,
-                sessions=sessions,
-                rng=self._rng,
-                now=now,
-            )
-            log.info("active controller", epoch=leadership.epoch, offset=image.offset)
+        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time()):
+            log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
         self._schedule_turn()
 
     def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
-        if leadership.images:
+        if leadership.awaits_commit:
             # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. ``committed`` goes on.
             return
         now = self._loop.time()
         timestamp_ms = self.replica.next_timestamp_ms()
-        base_offset = active.next_offset
-        frames: list[bytes] = []
         reads: list[Parked] = []
         count = 0
         while self._intake and len(leadership.parking) < MAX_PARKED:
@@ -426,7 +381,7 @@ class ControllerService:
             count += 1
             decision = self._decide(active, waiting.request, now)
             if decision.records:
-                frames.append(self._fold(leadership, decision, waiting.request.client, timestamp_ms))
+                leadership.add(decision.records, waiting.request.client, timestamp_ms)
             if decision.on_proposed is not None:
                 decision.on_proposed()
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
@@ -435,11 +390,10 @@ class ControllerService:
             else:
                 reads.append(parked)
         while (decision_due := active.next_due(now)) is not None:
-            frames.append(self._fold(leadership, decision_due, None, timestamp_ms))
+            leadership.add(decision_due.records, None, timestamp_ms)
             if decision_due.on_proposed is not None:
                 decision_due.on_proposed()
-        if frames:
-            self._propose(leadership, frames, base_offset, now, count)
+        leadership.propose(self.replica, idle=self._is_idle(now, count))
         if reads:
             number = self.replica.request_round()
             for parked in reads:
@@ -460,41 +414,11 @@ class ControllerService:
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
             return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
 
-    def _fold(
-        self, leadership: Leadership, decision: Decision, client: common_pb2.ClientIdentity | None, timestamp_ms: int
-    ) -> bytes:
-        """Fold a decision into the pending image, and encode it."""
-        base_offset = leadership.pending.offset + 1
-        records = decision.records
-        leadership.pending.apply_batch(
-            records, base_offset=base_offset, epoch=leadership.epoch, timestamp_ms=timestamp_ms
-        )
-        leadership.lao.proposed(records, base_offset)
-        if client is None:
-            return batch.encode(
-                [record.data for record in records],
-                base_offset=base_offset,
-                epoch=leadership.epoch,
-                timestamp_ms=timestamp_ms,
-            )
-        return batch.encode(
-            [record.data for record in records],
-            base_offset=base_offset,
-            epoch=leadership.epoch,
-            timestamp_ms=timestamp_ms,
-            principal=client.principal,
-            client_id=client.client_id,
-            sequence=client.sequence,
-            all_below_done=client.all_below_done,
-        )
-
-    def _propose(self, leadership: Leadership, frames: list[bytes], base_offset: int, now: float, count: int) -> None:
-        image = leadership.pending.snapshot()
-        leadership.images.append((image.offset + 1, image))
+    def _is_idle(self, now: float, count: int) -> bool:
+        """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
         last_at, last_count = self._last_turn
-        idle = count <= 1 and last_count <= 1 and now - last_at > IDLE_S
         self._last_turn = (now, count)
-        self.replica.propose(b"".join(frames), base_offset, image.offset + 1, leadership.epoch, idle=idle)
+        return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
 
     # --- answers out --------------------------------------------------------------------------------------------------
 
@@ -514,34 +438,23 @@ class ControllerService:
     def _send_parked(self, parked: Parked) -> None:
         send_quietly(parked.link, parked.response)
 
-    def _refuse(self, link: Link, request: pb.ControllerRequest, error: ApiError) -> None:
-        response = pb.ControllerResponse(
-            correlation_id=request.correlation_id,
-            leader_id=error.leader_id,
-            leader_endpoint=self.leader_endpoint(error.leader_id),
-            controller_epoch=self._leader_epoch,
-        )
-        fill_error(response, error)
-        send_quietly(link, response)
+    def _refuse(self, link: Any, request: pb.ControllerRequest, error: ApiError) -> None:
+        self._fail(link, request.correlation_id, error)
 
-    def _answer_unknown(self, parked: Parked, why: str, code: ErrorCode = ErrorCode.NOT_CONTROLLER) -> None:
-        """A write that may or may not be committed. What wrote nothing has failed for certain."""
-        error = ApiError(code, why, outcome_unknown=parked.is_write)
-        response = pb.ControllerResponse(
-            correlation_id=parked.response.correlation_id, leader_id=-1, controller_epoch=self._leader_epoch
+    def _fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
+        endpoint = self.leader_endpoint(error.leader_id)
+        send_quietly(
+            link, failure(correlation_id, error, controller_epoch=self._leader_epoch, leader_endpoint=endpoint)
         )
-        fill_error(response, error)
-        send_quietly(parked.link, response)
 
-    def _answer_late(self, leadership: Leadership, parked: Parked) -> None:
-        """A write that is committed, and not yet as visible as was asked: say how far it is, and who is missing."""
-        write, lao = parked.response.write, leadership.lao
-        if parked.acks != COMMITTED:
-            acknowledged = lao.lao >= parked.offset
-            write.reached = common_pb2.ACKS_ACKNOWLEDGED if acknowledged else common_pb2.ACKS_COMMITTED
-            waiting = lao.waiting_for_told if acknowledged else lao.waiting_for_applied
-            write.waiting_for_brokers.extend(waiting(parked.offset))
-        send_quietly(parked.link, parked.response)
+    def _give_up(self, leadership: Leadership, parked: Parked, is_committed: bool, code: ErrorCode, why: str) -> None:
+        """Answer what can wait no longer. What is committed stands; what wrote nothing has failed for certain."""
+        if is_committed:
+            say_how_far(parked, leadership.lao)
+            send_quietly(parked.link, parked.response)
+        else:
+            error = ApiError(code, why, outcome_unknown=parked.is_write)
+            self._fail(parked.link, parked.response.correlation_id, error)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -567,10 +480,7 @@ class ControllerService:
 
     def _expire(self, leadership: Leadership, now: float) -> None:
         for parked, is_committed in leadership.parking.expired(now):
-            if is_committed:
-                self._answer_late(leadership, parked)
-            else:
-                self._answer_unknown(parked, "not committed in time", ErrorCode.REQUEST_TIMED_OUT)
+            self._give_up(leadership, parked, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
         if any(waiting.deadline <= now for waiting in self._intake):
             waiting_on, self._intake = self._intake, deque()
             error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
@@ -579,19 +489,3 @@ class ControllerService:
                     self._refuse(waiting.link, waiting.request, error)
                 else:
                     self._intake.append(waiting)
-
-
-def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
-    """Put an error into a response."""
-    response.error.error_code = error.code
-    response.error.error_message = error.message
-    response.error.field = error.field
-    response.error.outcome_unknown = error.outcome_unknown
-
-
-def send_quietly(link: Any, message: Any) -> None:
-    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be unknown."""
-    try:
-        link.send(message)
-    except LinkClosedError:
-        return

@@ -1,0 +1,95 @@
+"""All that lives and dies with one epoch of leading: the pending image, LAO, sessions, and the replies that wait."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from controller.active import ActiveController
+from controller.chunk import ChunkBuilder
+from controller.image_loader import fold_slice
+from controller.lao import LaoTracker
+from controller.parking import Parked, Parking
+from controller.sessions import SessionTracker
+from controller.settings import ControllerSettings
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record
+from raftlog.quorum.config import QuorumConfig
+from raftlog.replica.replica import Replica
+from raftlog.wire.common.v1 import common_pb2
+
+
+class Leadership:
+    """One epoch. ``active`` is None until the whole local log, the inherited tail included, is folded into ``pending``."""
+
+    def __init__(self, epoch: int, epoch_start_offset: int, committed: Image, send: Callable[[Parked], None]) -> None:
+        self.epoch = epoch
+        self.epoch_start_offset = epoch_start_offset
+        self.pending = ImageBuilder(committed)
+        self.lao = LaoTracker(epoch, epoch_start_offset)
+        self.lao.seed(committed)
+        self.parking = Parking(send)
+        self.active: ActiveController | None = None
+        self.told: tuple[int, int] = (-1, -1)
+        """LAO and the minimum of told as last acted upon."""
+        self._claim_image = committed
+        self._chunk = ChunkBuilder(self.pending, epoch)
+        # The end of each proposed chunk and the image there: it becomes the committed one without being folded again.
+        self._images: deque[tuple[int, Image]] = deque()
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a proposed chunk is not committed yet."""
+        return bool(self._images)
+
+    def claim(
+        self, replica: Replica, quorum: QuorumConfig, settings: ControllerSettings, rng: random.Random, now: float
+    ) -> bool:
+        """Fold one slice of the log; at its end, become active. True when active."""
+        end = replica.log_end_offset
+        arrived = fold_slice(self.pending, replica, end, observe=self.lao.proposed)
+        # Until this epoch's first record is in the log, there is more to come.
+        if not arrived or end <= self.epoch_start_offset:
+            return False
+        self._keep_image()
+        self.active = ActiveController(
+            node_id=quorum.node_id,
+            cluster_id=quorum.cluster_id,
+            epoch=self.epoch,
+            epoch_start_offset=self.epoch_start_offset,
+            settings=settings,
+            pending=self.pending,
+            committed=self._claim_image,
+            lao=self.lao,
+            sessions=SessionTracker(settings.broker_session_timeout_ms / 1000),
+            rng=rng,
+            now=now,
+        )
+        return True
+
+    def add(self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int) -> None:
+        """Take what was decided: the next decision sees it. Raises FoldError."""
+        base_offset = self.pending.offset + 1
+        self._chunk.add(records, client, timestamp_ms)
+        self.lao.proposed(records, base_offset)
+
+    def propose(self, replica: Replica, *, idle: bool) -> None:
+        """Append all that was added, if there is something, as one chunk."""
+        cut = self._chunk.cut()
+        if cut is not None:
+            chunk, base_offset = cut
+            replica.propose(chunk, base_offset, self._keep_image(), self.epoch, idle=idle)
+
+    def _keep_image(self) -> int:
+        image = self.pending.snapshot()
+        self._images.append((image.offset + 1, image))
+        return image.offset + 1
+
+    def committed(self, high_watermark: int) -> Image | None:
+        """The newest image that is committed by now, if there is a new one."""
+        image = None
+        while self._images and self._images[0][0] <= high_watermark:
+            image = self._images.popleft()[1]
+        return image
