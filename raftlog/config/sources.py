@@ -17,9 +17,7 @@ from raftlog.errors import ConfigError
 ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
 """Configuration key -> environment variable."""
-CLI_VARIABLES = frozenset(
-    {"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"}
-)
+CLI_VARIABLES = frozenset({"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"})
 """Variables with our prefix that the command line reads, and that configure no node."""
 
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
