@@ -69,6 +69,10 @@ class Follower(Role):
         verdict = self._fetcher.take(response, event.span)
         if verdict is Verdict.ACCEPTED:
             self._hears_leader = True
+            if self.node.hurry:
+                # It answers, so it is back, whatever its control link says.
+                self.node.lost.discard(self._leader_id)
+                self.node.end_hurry()
             self._fetch_deadline = self.node.now + self._fetch_timeout_s
             self._fetcher.pump()
         elif verdict is Verdict.REFUSED:

@@ -401,8 +401,34 @@ def test_told_of_a_leader_that_is_known_to_be_dead() -> None:
     begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=2, leader_epoch=4)
     ask(node, begin)
     assert node.up.role == "follower"
+    cluster.isolate(2)
     cluster.run(0.06)
-    assert any(requests_of(node, pb.VoteRequest)), "does not wait for the fetch timeout"
+    asked = [request for request in requests_of(node, pb.VoteRequest) if request.replica_epoch == 4]
+    assert asked, "does not wait for the fetch timeout"
+
+
+def test_a_leader_that_answers_is_not_gone() -> None:
+    """Its process came back and was elected before our control link to it was up again."""
+    cluster = Cluster(3)
+    cluster[3].step(PeerLost(1))
+    cluster[1].step(PeerConnected(2))
+    cluster.run(0.3)
+    assert (cluster[3].up.role, cluster[3].up.leader_id) == ("follower", 1)
+    assert not list(requests_of(cluster[3], pb.VoteRequest))
+    cluster[3].step(PeerConnected(2))
+    cluster.blocked = lambda source, target: {source, target} == {1, 3}
+    cluster.run(3)
+    rounds = [request for request in requests_of(cluster[3], pb.VoteRequest) if request.voter_id == 2]
+    assert 1 <= len(rounds) <= 3, "and when it falls silent the timers are the ordinary ones"
+
+
+def test_in_a_hurry_a_useless_candidate_costs_a_moment_only() -> None:
+    """The leader is gone; somebody whose log is too short has already opened the next epoch."""
+    node = one(VoteState(5, -1, "", 3), [(5, 1)])
+    node.step(PeerLost(3))
+    assert not ask(node, vote_request(1, replica_epoch=6)).vote_granted
+    assert node.up.role == "unattached"
+    assert node.up.next_deadline() <= node.cluster.now + 0.04
 
 
 def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:

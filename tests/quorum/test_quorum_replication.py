@@ -337,6 +337,20 @@ def test_a_replaced_disk_does_not_count(known: bool) -> None:
     assert node.up.role == "resigned", "nor for check-quorum"
 
 
+def test_a_diverging_follower_is_there() -> None:
+    """It acknowledges nothing, but a leader that is busy with it has its majority."""
+    node = leader_of_three()
+    node.cluster.now += 1.0
+    (reply,) = fetch(node, fetch_offset=9, last_fetched_epoch=1)
+    assert reply.response.HasField("diverging_epoch")
+    node.cluster.now += 0.6
+    node.step(Tick())
+    assert node.up.role == "leader"
+    node.cluster.now += 0.91
+    node.step(Tick())
+    assert node.up.role == "resigned"
+
+
 def test_observers_are_served_and_never_count() -> None:
     node = leader_of_three()
     node.propose([50])
