@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from log_history import LogHistory
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import java, submit
 from replay.app import create_app
+from replay.cli import register
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.launch import command
 from replay.request import JOBS, JobRequest, format_time, parse_time_ms
@@ -175,6 +177,15 @@ def test_the_command_line_of_spark_submit() -> None:
     assert words[:3] == ["/spark/bin/spark-submit", "--conf", "spark.master=local[1]"]
     assert words[3].endswith("replay/submit.py")
     assert words[4:] == ["audit", "e", "--limit", "100"]
+
+
+def test_raftlog_gets_the_commands() -> None:
+    app = typer.Typer()
+    app.command("other")(lambda: None)
+    register(app)
+    result = CliRunner().invoke(app, ["replay", "--help"])
+    assert result.exit_code == 0
+    assert [job for job in JOBS if job not in result.output] == []
 
 
 def test_importing_the_command_line_needs_no_pyspark() -> None:

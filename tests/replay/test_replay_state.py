@@ -42,7 +42,7 @@ def image_at(history: LogHistory, offset: int) -> Image:
     return draft.snapshot()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_state_hash_at_an_offset(replay: Replay, history: LogHistory, exported: Path, share: float) -> None:
     ends = sorted(history.hashes)
     offset = ends[int(share * (len(ends) - 1))]
@@ -93,7 +93,7 @@ def test_summary(replay: Replay, history: LogHistory, exported: Path) -> None:
     assert result.passed
 
 
-@pytest.mark.parametrize("seed", [31, 32, 33])
+@pytest.mark.parametrize("seed", [31, 32])
 def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
     history = LogHistory(seed, brokers=5).run(500)
     export(history, tmp_path)
