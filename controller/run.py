@@ -11,9 +11,9 @@ from dataclasses import fields
 
 import structlog
 
-from controller.quorum_status import describe_quorum
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
+from controller.status import describe_quorum, known_brokers, ready, status
 from controller.unary_link import answer
 from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
@@ -145,15 +145,15 @@ async def start_http(config: NodeConfig, service: ControllerService) -> HttpServ
         registry,
         active=lambda: service.active is not None,
         image=lambda: service.image,
-        describe_brokers=service.describe_brokers,
+        describe_brokers=lambda: known_brokers(service),
     )
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,
         registry,
-        service.ready,
+        lambda: ready(service),
         title=f"raftlog controller {config.node_id}",
-        status=service.status,
+        status=lambda: status(service),
     )
     await server.start()
     return server

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -22,8 +20,8 @@ import structlog
 from controller.active import ActiveController
 from controller.answers import failure, fill_error, say_how_far, send_quietly
 from controller.decision import Decision
-from controller.describe import describe_brokers
 from controller.image_loader import CommittedImage
+from controller.intake import Intake, Waiting
 from controller.leadership import Leadership
 from controller.observers import Observers
 from controller.parking import Parked
@@ -41,21 +39,10 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
-MAX_INTAKE = 65_536
 MAX_PARKED = 262_144
 MAX_REQUEST_BYTES = 4 << 20
-DEFAULT_TIMEOUT_S = 30.0
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request in the intake."""
-
-    link: Any
-    request: pb.ControllerRequest
-    deadline: float
 
 
 class ControllerService:
@@ -83,7 +70,7 @@ class ControllerService:
         self._high_watermark = -1
         self._leader_id, self._leader_epoch = -1, 0
         self.leadership: Leadership | None = None
-        self._intake: deque[Waiting] = deque()
+        self._intake = Intake()
         self._turn_due = False
         self._observers_due = False
         self._last_turn: tuple[float, int] = (0.0, 0)
@@ -163,39 +150,6 @@ class ControllerService:
         """What decides, while this node is the active controller and has finished claiming."""
         return self.leadership.active if self.leadership is not None else None
 
-    def ready(self) -> tuple[bool, str]:
-        """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows."""
-        if self.active is not None:
-            return True, f"active controller of epoch {self._leader_epoch}"
-        if self.leadership is not None:
-            return (
-                False,
-                f"claiming epoch {self._leader_epoch}: folding the log, at offset {self.leadership.pending.offset}",
-            )
-        if self._leader_id < 0:
-            return False, f"no leader is known in epoch {self._leader_epoch}"
-        if self._high_watermark < 0:
-            return False, f"following node {self._leader_id}, but what is committed is not known yet"
-        return True, f"following node {self._leader_id} in epoch {self._leader_epoch}"
-
-    def status(self) -> dict[str, object]:
-        """What a person looks at first."""
-        return {
-            "role": self.replica.core.role,
-            "leader": self._leader_id,
-            "epoch": self._leader_epoch,
-            "log end": self.replica.log_end_offset,
-            "high watermark": self._high_watermark,
-            "lowest acknowledged offset": self.lowest_acknowledged_offset,
-            "brokers": len(self.image.brokers),
-            "topics": len(self.image.topics),
-        }
-
-    def describe_brokers(self) -> pb.DescribeBrokersResponse:
-        """What the active controller knows of the brokers; for this node's own metrics."""
-        active = self.active
-        return describe_brokers(active.state, self.now()).body if active is not None else pb.DescribeBrokersResponse()
-
     def now(self) -> float:
         """Seconds of the loop's clock."""
         return self._loop.time()
@@ -243,8 +197,7 @@ class ControllerService:
             self._give_up(leadership, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
         error = self.not_controller()
         assert error is not None
-        while self._intake:
-            waiting = self._intake.popleft()
+        for waiting in self._intake.drain():
             self._refuse(waiting.link, waiting.request, error)
         self._observers.refuse_all(error)
         self._schedule_turn()
@@ -282,17 +235,18 @@ class ControllerService:
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Requests of one envelope. Nothing is decided here."""
         refused = self.not_controller()
-        deadline_base = self._loop.time()
+        now = self._loop.time()
         for request in messages:
             if refused is not None:
                 self._refuse(link, request, refused)
-            elif len(self._intake) >= MAX_INTAKE:
-                self._refuse(link, request, ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many requests wait"))
-            else:
-                timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else DEFAULT_TIMEOUT_S
-                self._intake.append(Waiting(link, request, deadline_base + timeout_s))
-                if request.HasField("broker_heartbeat"):
-                    self._heard(request.broker_heartbeat)
+                continue
+            try:
+                self._intake.add(link, request, now)
+            except ApiError as error:
+                self._refuse(link, request, error)
+                continue
+            if request.HasField("broker_heartbeat"):
+                self._heard(request.broker_heartbeat)
         self._schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
@@ -376,8 +330,7 @@ class ControllerService:
         timestamp_ms = self.replica.next_timestamp_ms()
         reads: list[Parked] = []
         count = 0
-        while self._intake and len(leadership.parking) < MAX_PARKED:
-            waiting = self._intake.popleft()
+        while len(leadership.parking) < MAX_PARKED and (waiting := self._intake.take()) is not None:
             count += 1
             decision = self._decide(active, waiting.request, now)
             if decision.records:
@@ -481,11 +434,6 @@ class ControllerService:
     def _expire(self, leadership: Leadership, now: float) -> None:
         for parked, is_committed in leadership.parking.expired(now):
             self._give_up(leadership, parked, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
-        if any(waiting.deadline <= now for waiting in self._intake):
-            waiting_on, self._intake = self._intake, deque()
-            error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
-            for waiting in waiting_on:
-                if waiting.deadline <= now:
-                    self._refuse(waiting.link, waiting.request, error)
-                else:
-                    self._intake.append(waiting)
+        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
+        for waiting in self._intake.expired(now):
+            self._refuse(waiting.link, waiting.request, error)

@@ -1,9 +1,11 @@
-"""What a node says of itself when asked: it needs no leader to answer."""
+"""What a node says of itself when asked, also without a leader: DescribeQuorum, readiness, the page for people."""
 
 from __future__ import annotations
 
+from controller.describe import describe_brokers
 from controller.service import ControllerService
 from raftlog.quorum.description import ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
@@ -44,3 +46,40 @@ def _replica(replica: ReplicaDescription, node_id: int, endpoint: str) -> pb.Rep
         last_fetch_age_ms=replica.last_fetch_age_ms,
         last_caught_up_age_ms=replica.last_caught_up_age_ms,
     )
+
+
+def ready(service: ControllerService) -> tuple[bool, str]:
+    """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows. And why."""
+    leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
+    if leadership is not None:
+        if leadership.active is not None:
+            return True, f"active controller of epoch {epoch}"
+        return False, f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}"
+    if leader < 0:
+        return False, f"no leader is known in epoch {epoch}"
+    if service.committed_end < 0:
+        return False, f"following node {leader}, but what is committed is not known yet"
+    return True, f"following node {leader} in epoch {epoch}"
+
+
+def status(service: ControllerService) -> dict[str, object]:
+    """What a person looks at first."""
+    return {
+        "role": service.replica.core.role,
+        "leader": service.leader_id,
+        "epoch": service.controller_epoch,
+        "log end": service.replica.log_end_offset,
+        "high watermark": service.committed_end,
+        "lowest acknowledged offset": service.lowest_acknowledged_offset,
+        "brokers": len(service.image.brokers),
+        "topics": len(service.image.topics),
+    }
+
+
+def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
+    """What the active controller knows of the brokers, for its metrics; nothing on any other node."""
+    active = service.active
+    if active is None:
+        return controller_pb2.DescribeBrokersResponse()
+    found: controller_pb2.DescribeBrokersResponse = describe_brokers(active.state, service.now()).body
+    return found

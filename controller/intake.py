@@ -1,0 +1,57 @@
+"""Requests that wait to be decided: bounded, in order of arrival, each with the time by which its answer is due."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+MAX_WAITING = 65_536
+DEFAULT_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request, whom to answer, and by when (seconds of the loop's clock)."""
+
+    link: Any
+    request: pb.ControllerRequest
+    deadline: float
+
+
+class Intake:
+    """The queue in front of the controller."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, link: Any, request: pb.ControllerRequest, now: float) -> None:
+        """Queue a request. Raises THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done."""
+        if len(self._queue) >= MAX_WAITING:
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
+        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else DEFAULT_TIMEOUT_S
+        self._queue.append(Waiting(link, request, now + timeout_s))
+
+    def take(self) -> Waiting | None:
+        """The oldest; None if there is none."""
+        return self._queue.popleft() if self._queue else None
+
+    def drain(self) -> Iterator[Waiting]:
+        """All of them."""
+        while self._queue:
+            yield self._queue.popleft()
+
+    def expired(self, now: float) -> list[Waiting]:
+        """Take out those whose time is up: they were not begun."""
+        if not any(waiting.deadline <= now for waiting in self._queue):
+            return []
+        late = [waiting for waiting in self._queue if waiting.deadline <= now]
+        self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
+        return late
