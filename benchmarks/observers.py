@@ -60,7 +60,7 @@ async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, cou
         observer.moves = []
         observers.append(observer)
         await observer.start()
-    while not all(observer.describe().state == 2 for observer in observers):  # noqa: ASYNC110
+    while not all(observer.describe().state == 2 for observer in observers):
         await asyncio.sleep(0.02)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

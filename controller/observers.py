@@ -156,7 +156,11 @@ class Observers:
         key = (fetch.fetch_offset if has_data else -1, min(fetch.max_bytes, MAX_BYTES))
         response = shared.get(key)
         if response is None:
-            records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
+            try:
+                records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
+            except ValueError as error:
+                self._send_error(session, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"))
+                return
             response = shared[key] = pb.MetadataFetchResponse(
                 leader_id=source.leader_id,
                 controller_epoch=epoch,

@@ -141,6 +141,9 @@ async def start_http(config: NodeConfig, service: ControllerService) -> HttpServ
         return None
     registry = MetricsRegistry()
     add_quorum_metrics(registry, lambda: describe_quorum(service))
+    replica = service.replica
+    registry.latency("raft_metrics_commit_latency_seconds", "From a proposal to its commit.", replica.commit_latency)
+    registry.latency("raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency)
     add_controller_metrics(
         registry,
         active=lambda: service.active is not None,

@@ -24,6 +24,7 @@ import structlog
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
+from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
@@ -74,6 +75,12 @@ class Replica(PeerObserver):
         self._flush_inline = False
         self._disk_turn_due = False
         self._round = 0
+        self._sync_begun = 0.0
+        self._proposed: deque[tuple[int, float]] = deque()
+        self.sync_latency = Latency()
+        """From asking the disk to sync until it has."""
+        self.commit_latency = Latency()
+        """From a proposal until the high watermark covers it; on the leader."""
         self._peers: dict[int, Peer] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -123,6 +130,7 @@ class Replica(PeerObserver):
     def propose(self, chunk: bytes, base_offset: int, end_offset: int, epoch: int, *, idle: bool = False) -> None:
         """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away."""
         self._flush_inline = idle
+        self._proposed.append((end_offset, self._loop.time()))
         self._step(ev.Proposed(epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk)))
 
     def request_round(self) -> int:
@@ -312,15 +320,19 @@ class Replica(PeerObserver):
         self._write()
         if self._flush_wanted:
             self._flush_wanted = False
+            self._sync_begun = self._loop.time()
             self._store.flush(self._flushed, inline=self._flush_inline)
 
     def _flushed(self, result: int | StorageError) -> None:
         if isinstance(result, StorageError):
             self._fail(result)
         else:
+            self.sync_latency.observe(self._loop.time() - self._sync_begun)
             self._step(ev.Flushed(result))
 
     def _high_watermark_advanced(self, effect: ev.HighWatermarkAdvanced) -> None:
+        while self._proposed and self._proposed[0][0] <= effect.offset:
+            self.commit_latency.observe(self._loop.time() - self._proposed.popleft()[1])
         self._listener.committed(effect.offset)
 
     def _leader_changed(self, effect: ev.LeaderChanged) -> None:
@@ -348,6 +360,7 @@ class Replica(PeerObserver):
 
     def _lost_leadership(self, effect: ev.LostLeadership) -> None:
         log.warning("lost leadership", epoch=effect.epoch, reason=effect.reason)
+        self._proposed.clear()
         self._listener.lost_leadership(effect.epoch, effect.reason)
 
     def _round_started(self, effect: ev.RoundStarted) -> None:

@@ -43,7 +43,7 @@ class TailCache:
     def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
         """Whole batches from ``offset`` to ``until``, at least one, as many as fit; None if ``offset`` is not cached.
 
-        Both offsets must be batch boundaries, ``offset`` below ``until``.
+        Both offsets must be batch boundaries, ``offset`` below ``until``. Raises ValueError if ``offset`` is none.
         """
         if offset < self.start_offset or offset >= self.end_offset:
             return None
@@ -66,16 +66,23 @@ class TailCache:
 
 
 def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
-    """The whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit ``max_bytes``."""
+    """The whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit ``max_bytes``.
+
+    Raises ValueError if no batch begins at ``offset``.
+    """
     start = end = -1
     for header in batch.headers(chunk, verify=False):
         if header.base_offset < offset:
             continue
         if start < 0:
+            if header.base_offset != offset:
+                break
             start = header.position
         elif header.position + header.size - start > max_bytes:
             break
         if header.end_offset > until:
             break
         end = header.position + header.size
+    if start < 0:
+        raise ValueError(f"offset {offset} is no batch boundary")
     return chunk[start:end] if end >= 0 else b""

@@ -70,7 +70,9 @@ class World:
             await asyncio.sleep(0.005)
 
     async def active(self) -> Node:
-        return await self.until(lambda: next((n for n in self.nodes if n.up_now and n.service.active is not None), None))
+        return await self.until(
+            lambda: next((n for n in self.nodes if n.up_now and n.service.active is not None), None)
+        )
 
     def hashes(self) -> set[tuple[int, int]]:
         return {(n.service.image.offset, n.service.image.state_hash) for n in self.nodes}

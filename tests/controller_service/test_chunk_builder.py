@@ -1,0 +1,72 @@
+"""What one turn decides becomes one chunk: each decision atomic, the image always where the chunk ends."""
+
+from controller.chunk import MAX_SHARED_RECORDS, ChunkBuilder
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, record
+from raftlog.wire.common.v1.common_pb2 import ClientIdentity
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def config(name: str) -> Record:
+    return record(pb.ConfigRecord(resource_type=16, resource_name=name, name="match", value="v"))
+
+
+def topic(name: str) -> Record:
+    return record(pb.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"0")))
+
+
+def build(*decisions: tuple[list[Record], ClientIdentity | None]) -> tuple[list[batch.BatchHeader], bytes, Image]:
+    pending = ImageBuilder(Image())
+    chunks = ChunkBuilder(pending, epoch=3)
+    for records, client in decisions:
+        chunks.add(records, client, 50)
+    cut = chunks.cut()
+    assert cut is not None
+    chunk, base_offset = cut
+    assert base_offset == 0
+    assert chunks.cut() is None
+    return list(batch.headers(chunk, expect_offset=0)), chunk, pending.snapshot()
+
+
+def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:
+    alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
+    headers, chunk, image = build(
+        ([config("a")], alice), ([config("b")], alice), ([topic("t"), config("c")], bob), ([config("d")], None)
+    )
+    assert headers[-1].last_offset == image.offset == 4
+    again = ImageBuilder(Image())
+    again.apply_chunk(chunk, verify=True)
+    assert again.snapshot().state_hash == image.state_hash
+    assert {header.epoch for header in headers} == {3}
+
+
+def test_neighbouring_config_writes_of_one_principal_share_a_batch_and_no_others() -> None:
+    alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
+    headers, _, _ = build(
+        ([config("a")], alice),
+        ([config("b")], alice),
+        ([config("c")], bob),
+        ([topic("t")], bob),
+        ([config("d")], bob),
+        ([config("e"), config("f")], bob),
+    )
+    assert [(h.principal, h.record_count) for h in headers] == [
+        ("alice", 2), ("bob", 1), ("bob", 1), ("bob", 1), ("bob", 2),
+    ]  # fmt: skip
+
+
+def test_a_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
+    first = ClientIdentity(client_id=7, sequence=1, all_below_done=1)
+    second = ClientIdentity(client_id=7, sequence=2, all_below_done=1)
+    headers, _, _ = build(([config("a")], first), ([config("b")], second))
+    assert [(h.client_id, h.sequence, h.all_below_done, h.record_count) for h in headers] == [
+        (7, 1, 1, 1),
+        (7, 2, 1, 1),
+    ]
+
+
+def test_a_shared_batch_is_bounded() -> None:
+    headers, _, _ = build(*(([config(str(i))], None) for i in range(MAX_SHARED_RECORDS + 1)))
+    assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]

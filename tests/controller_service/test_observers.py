@@ -1,0 +1,169 @@
+"""Observers are answered at once when there is news, parked when there is none, and never told more than is committed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from controller.observers import Observers
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.sent: list[pb.MetadataFetchResponse] = []
+        self.closed_because = ""
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        self.closed_because = reason
+
+
+@dataclass
+class FakeSource:
+    cluster_id: str = "c"
+    generation: int = 0
+    controller_epoch: int = 4
+    committed_end: int = 10
+    leader_id: int = 1
+    lowest_acknowledged_offset: int = 5
+    time: float = 0.0
+    refusal: ApiError | None = None
+    reports: list[int] = field(default_factory=list)
+    reads: int = 0
+
+    def now(self) -> float:
+        return self.time
+
+    def not_controller(self) -> ApiError | None:
+        return self.refusal
+
+    def leader_endpoint(self, leader_id: int) -> str:
+        return f"c{leader_id}:9093" if leader_id >= 0 else ""
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        self.reads += 1
+        if offset == 3:
+            raise ValueError("offset 3 is no batch boundary")
+        return f"{offset}..{until}".encode()
+
+    def report(self, fetch: pb.MetadataFetchRequest) -> None:
+        self.reports.append(fetch.replica_id)
+
+
+def fetch(offset: int, **fields: Any) -> pb.MetadataFetchRequest:
+    values = {
+        "replica_id": 7,
+        "high_watermark": 10,
+        "max_wait_ms": 500,
+        "max_bytes": 1 << 20,
+        "generation": 0,
+        **fields,
+    }
+    return pb.MetadataFetchRequest(fetch_offset=offset, **values)
+
+
+@pytest.fixture
+def world():
+    source = FakeSource()
+    observers = Observers(source)
+    link = FakeLink()
+    observers.accept(link)
+    # Hear the present LAO and epoch once, so that the next fetch finds no news in them.
+    observers.received(link, [fetch(10)])
+    link.sent.clear()
+    return source, observers, link
+
+
+def test_there_is_data(world) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(8)])
+    [answer] = link.sent
+    assert (answer.records, answer.high_watermark, answer.lowest_acknowledged_offset) == (b"8..10", 10, 5)
+    assert source.reports == [7, 7]
+
+
+def test_nothing_new_is_parked_until_a_commit_or_lao(world) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10)])
+    assert link.sent == []
+    observers.release()
+    assert link.sent == []
+    source.committed_end = 12
+    observers.release()
+    assert link.sent[-1].records == b"10..12"
+    observers.received(link, [fetch(12, high_watermark=12)])
+    assert len(link.sent) == 1
+    source.lowest_acknowledged_offset = 11
+    observers.release()
+    assert (link.sent[-1].records, link.sent[-1].lowest_acknowledged_offset) == (b"", 11)
+
+
+def test_a_parked_fetch_ends_with_its_wait(world) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10)])
+    source.time = 0.4
+    observers.release(expired_only=True)
+    assert link.sent == []
+    source.time = 0.5
+    observers.release(expired_only=True)
+    assert len(link.sent) == 1
+
+
+def test_equally_far_observers_share_one_read() -> None:
+    source = FakeSource()
+    observers = Observers(source)
+    links = [FakeLink() for _ in range(5)]
+    for link in links:
+        observers.accept(link)
+        observers.received(link, [fetch(10)])
+        observers.received(link, [fetch(10)])
+    source.committed_end, source.reads = 11, 0
+    observers.release()
+    assert source.reads == 1
+    assert all(link.sent[-1].records == b"10..11" for link in links)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "field_"),
+    [
+        (fetch(0, cluster_id="other"), ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id"),
+        (fetch(-1), ErrorCode.INVALID_REQUEST, "fetch_offset"),
+        (fetch(0, generation=3), ErrorCode.INCONSISTENT_GENERATION, "generation"),
+        (fetch(3), ErrorCode.OFFSET_OUT_OF_RANGE, "fetch_offset"),
+    ],
+)
+def test_a_bad_fetch_is_refused_by_field(world, request_, code, field_) -> None:
+    _, observers, link = world
+    observers.received(link, [request_])
+    assert (link.sent[-1].error.error_code, link.sent[-1].error.field) == (code, field_)
+
+
+def test_not_the_controller_says_who_is(world) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10)])
+    observers.refuse_all(ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2))
+    assert (link.sent[-1].error.error_code, link.sent[-1].leader_endpoint) == (ErrorCode.NOT_CONTROLLER, "c2:9093")
+    source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=-1)
+    observers.received(link, [fetch(10)])
+    assert link.sent[-1].leader_endpoint == ""
+
+
+def test_an_observer_that_is_no_broker_reports_nothing(world) -> None:
+    source, observers, link = world
+    source.reports.clear()
+    observers.received(link, [fetch(8, replica_id=-1)])
+    assert source.reports == []
+    assert len(link.sent) == 1
+
+
+def test_a_link_that_closed_gets_nothing(world) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10)])
+    observers.closed(link, "gone")
+    source.committed_end = 20
+    observers.release()
+    assert link.sent == []

@@ -1,0 +1,96 @@
+"""Replies that wait leave in order, once, and never before what they say is true."""
+
+from types import SimpleNamespace
+
+from controller.parking import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+def parking() -> tuple[Parking, list[Parked]]:
+    sent: list[Parked] = []
+    return Parking(sent.append), sent
+
+
+def parked(offset: int, *, acks: int = COMMITTED, round_: int = 0, deadline: float = 10.0) -> Parked:
+    return Parked(SimpleNamespace(), pb.ControllerResponse(), offset, round_, acks, deadline)
+
+
+def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
+    parks, sent = parking()
+    first, second = parked(4), parked(5)
+    parks.park(first)
+    parks.park(second)
+    parks.committed(4)
+    assert sent == []
+    parks.committed(5)
+    assert sent == [first]
+    parks.committed(9)
+    assert sent == [first, second]
+    assert len(parks) == 0
+
+
+def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
+    parks, sent = parking()
+    read = parked(7, round_=3)
+    parks.park(read)
+    parks.round_confirmed(2)
+    parks.committed(8)
+    assert sent == []
+    parks.round_confirmed(3)
+    assert sent == [read]
+
+
+def test_a_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
+    parks, sent = parking()
+    parks.committed(8)
+    parks.round_confirmed(3)
+    read = parked(7, round_=3)
+    parks.park(read)
+    assert sent == []
+    parks.release_reads()
+    assert sent == [read]
+
+
+def test_acknowledged_waits_for_lao_and_visible_for_everybody_to_be_told() -> None:
+    parks, sent = parking()
+    acknowledged, visible = parked(5, acks=ACKNOWLEDGED), parked(6, acks=VISIBLE)
+    parks.park(acknowledged)
+    parks.park(visible)
+    parks.visibility(9, 9)
+    assert sent == []
+    parks.committed(7)
+    parks.visibility(5, 4)
+    assert sent == [acknowledged]
+    assert acknowledged.response.write.reached == ACKNOWLEDGED
+    parks.visibility(6, 5)
+    assert sent == [acknowledged]
+    parks.visibility(6, 6)
+    assert sent == [acknowledged, visible]
+    assert visible.response.write.reached == VISIBLE
+
+
+def test_what_expires_is_handed_out_once_and_never_sent() -> None:
+    parks, sent = parking()
+    write, committed_one = parked(9, deadline=1.0), parked(3, acks=VISIBLE, deadline=1.0)
+    parks.park(committed_one)
+    parks.committed(4)
+    parks.park(write)
+    assert list(parks.expired(0.5)) == []
+    assert list(parks.expired(1.0)) == [(write, False), (committed_one, True)]
+    assert list(parks.expired(2.0)) == []
+    parks.committed(99)
+    parks.visibility(99, 99)
+    assert sent == []
+    assert len(parks) == 0
+
+
+def test_lost_leadership_hands_out_all_that_wait() -> None:
+    parks, sent = parking()
+    one, two, three = parked(3, acks=ACKNOWLEDGED), parked(9), parked(9, round_=1)
+    parks.park(one)
+    parks.committed(4)
+    parks.park(two)
+    parks.park(three)
+    assert list(parks.drain()) == [(two, False), (three, False), (one, True)]
+    assert sent == []
+    assert len(parks) == 0

@@ -1,0 +1,81 @@
+"""The end of the log in memory serves the very bytes, by whole batches, or says that it does not have them."""
+
+import pytest
+
+from raftlog import batch
+from raftlog.replica.tail_cache import TailCache
+
+
+def chunk(base: int, *counts: int) -> tuple[bytes, int]:
+    parts = []
+    for count in counts:
+        records = [batch.RecordData(20, 0, b"x" * 10)] * count
+        parts.append(batch.encode(records, base_offset=base, epoch=1, timestamp_ms=1))
+        base += count
+    return b"".join(parts), base
+
+
+def filled(max_bytes: int = 1 << 20) -> tuple[TailCache, dict[int, bytes]]:
+    cache, end = TailCache(5, max_bytes), 5
+    chunks: dict[int, bytes] = {}
+    for counts in ((1,), (2, 3), (1, 1, 1), (4,)):
+        data, behind = chunk(end, *counts)
+        cache.append(data, end, behind)
+        chunks[end] = data
+        end = behind
+    return cache, chunks
+
+
+def test_it_serves_from_a_chunk_to_the_end() -> None:
+    cache, chunks = filled()
+    assert cache.read(5, cache.end_offset, 1 << 20) == b"".join(chunks.values())
+    assert cache.read(6, cache.end_offset, 1 << 20) == b"".join(list(chunks.values())[1:])
+
+
+def test_it_serves_from_inside_a_chunk_and_up_to_inside_one() -> None:
+    cache, _ = filled()
+    data = cache.read(8, 12, 1 << 20)
+    assert data is not None
+    assert [h.base_offset for h in batch.headers(data, expect_offset=8)] == [8]
+    data = cache.read(11, 13, 1 << 20)
+    assert data is not None
+    assert batch.scan(data, expect_offset=11).end_offset == 13
+
+
+def test_it_serves_at_least_one_batch_and_no_more_than_fits() -> None:
+    cache, chunks = filled()
+    first = cache.read(6, cache.end_offset, 1)
+    assert first is not None
+    assert batch.scan(first, expect_offset=6).end_offset == 8
+    assert cache.read(5, cache.end_offset, len(chunks[5]) + 1) == chunks[5]
+
+
+def test_what_it_does_not_have_it_does_not_make_up() -> None:
+    cache, _ = filled()
+    assert cache.read(4, cache.end_offset, 1 << 20) is None
+    assert cache.read(cache.end_offset, cache.end_offset + 1, 1 << 20) is None
+    with pytest.raises(ValueError, match="boundary"):
+        cache.read(7, cache.end_offset, 1 << 20)
+
+
+def test_old_chunks_make_room_and_the_rest_stays_right() -> None:
+    cache = TailCache(0, 5_000)
+    end = 0
+    for _ in range(3_000):
+        data, behind = chunk(end, 1)
+        cache.append(data, end, behind)
+        end = behind
+    assert cache.read(0, end, 1 << 20) is None
+    assert 0 < end - cache.start_offset < 100
+    data = cache.read(cache.start_offset, end, 1 << 20)
+    assert data is not None
+    assert batch.scan(data, expect_offset=cache.start_offset).end_offset == end
+
+
+def test_a_truncated_log_is_forgotten() -> None:
+    cache, _ = filled()
+    cache.reset(8)
+    assert cache.read(5, 8, 1 << 20) is None
+    data, behind = chunk(8, 2)
+    cache.append(data, 8, behind)
+    assert cache.read(8, 10, 1 << 20) == data
