@@ -117,7 +117,7 @@ class Membership:
         # Once for each new reason: a controller that stays away must not fill the log.
         if str(error) != self._last_error:
             self._last_error = str(error)
-            log.info("the controller did not take it", broker=self._settings.broker_id, error=str(error))
+            log.warning("the controller did not take it", broker=self._settings.broker_id, error=str(error))
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
         settings, process = self._settings, self._process

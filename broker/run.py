@@ -69,8 +69,9 @@ async def run_broker(config: NodeConfig) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, service.stop)
         try:
-            await service.start(extra_handlers=[_unary_handler(service)])
+            # The ports first: a broker that is about to give up must not begin to register.
             http = await _start_http(config, service)
+            await service.start(extra_handlers=[_unary_handler(service)])
             log.info(
                 "broker started",
                 node=config.node_id,

@@ -83,12 +83,12 @@ async def run_controller(config: NodeConfig) -> int:
             wall_clock_ms=lambda: time.time_ns() // 1_000_000,
             on_failure=failed,
         )
-        # The port first: a node that can't be reached must not begin to ask for votes.
+        # The ports first: a node that can't be reached, or is about to give up, must not begin to ask for votes.
         listener = await transport.listen(
             config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
         )
-        service.start()
         http = await start_http(config, service)
+        service.start()
         log.info(
             "controller started",
             node=config.node_id,

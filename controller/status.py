@@ -55,8 +55,11 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         if leadership.active is not None:
             return True, f"active controller of epoch {epoch}"
         return False, f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}"
-    if leader < 0:
-        return False, f"no leader is known in epoch {epoch}"
+    role = service.replica.core.role
+    if leader < 0 or role != "follower":
+        # A node that asks for votes still remembers who led.
+        last = f"; the last leader was node {leader}" if leader >= 0 else ""
+        return False, f"no leader is known in epoch {epoch}, this node is {role}{last}"
     if service.committed_end < 0:
         return False, f"following node {leader}, but what is committed is not known yet"
     return True, f"following node {leader} in epoch {epoch}"

@@ -54,7 +54,9 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> batch.Sc
     """Check a whole log: its end, its epoch index, its last timestamp. Raises CorruptLogError naming the first bad offset."""
     end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
-    for key, chunk in chunks:
+    source = iter(chunks)
+    while (following := _next_chunk(source, end)) is not None:
+        key, chunk = following
         if key != end or not chunk:
             raise CorruptLogError(f"the log has a gap: offset {end} is followed by a chunk at {key}", offset=end)
         found = batch.scan(chunk, expect_offset=key)
@@ -65,6 +67,16 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> batch.Sc
                 runs.append((epoch, base))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
     return batch.Scan(end, tuple(runs), timestamp_ms)
+
+
+def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
+    """The next chunk, None at the end. Damage found below the log, where offsets are not known, gets the one that was to come."""
+    try:
+        return next(source, None)
+    except CorruptLogError as error:
+        if error.offset >= 0:
+            raise
+        raise CorruptLogError(f"the log can't be read at offset {end}: {error}", offset=end) from error
 
 
 def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int) -> bytes:

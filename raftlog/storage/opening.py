@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from raftlog.errors import ConfigError
+from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.checked_file import remove_leftovers
 from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state, write_log_state
@@ -14,6 +14,7 @@ from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.wal_damage import locate_damage
 from raftlog.storage.wal_tail import check_tails
 
 
@@ -41,11 +42,19 @@ def open_store(
             # Before RocksDB writes anything: from here on a crash may tear something.
             state = replace(state, clean=False)
             write_log_state(directory, state)
-        rocks = RocksLog(directory / LOG_DIRECTORY)
+        rocks = open_rocks(directory / LOG_DIRECTORY)
     except BaseException:
         lock.release()
         raise
     return RocksLogStore(directory, identity, state, rocks, lock=lock, loop=loop)
+
+
+def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
+    """Open RocksDB. Raises CorruptLogError, with the place of the damage if it is in the WAL, and StorageError."""
+    try:
+        return RocksLog(path, read_only=read_only)
+    except CorruptLogError as error:
+        raise locate_damage(path, error) from error
 
 
 def check_openable(rocks: Path, state: LogState, probe_timeout_s: float) -> None:

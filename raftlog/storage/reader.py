@@ -14,7 +14,7 @@ from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state
 from raftlog.storage.log_store import LOG_START_OFFSET, read_between, require_end
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S
-from raftlog.storage.opening import check_openable
+from raftlog.storage.opening import check_openable, open_rocks
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import read_vote_file
 
@@ -31,7 +31,7 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         state = read_log_state(directory)
         mirror = _mirror(directory / LOG_DIRECTORY)
         check_openable(Path(mirror.name), state, probe_timeout_s)
-        reader = LogReader(directory, identity, RocksLog(Path(mirror.name), read_only=True), lock, mirror)
+        reader = LogReader(directory, identity, open_rocks(Path(mirror.name), read_only=True), lock, mirror)
     except BaseException:
         _give_back(lock, mirror)
         raise

@@ -19,8 +19,8 @@ import google_crc32c
 
 from raftlog.errors import CorruptLogError, StorageError
 
-_BLOCK = 32 << 10
-_HEADER = struct.Struct("<IHB")
+BLOCK = 32 << 10
+HEADER = struct.Struct("<IHB")
 _PLAIN_TYPES = range(1, 5)
 _KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
 _IGNORABLE = 0x80
@@ -36,8 +36,8 @@ def check_tails(rocks: Path) -> None:
 
 
 def _check(path: Path, data: bytes) -> None:
-    for start in range(0, len(data), _BLOCK):
-        block = data[start : start + _BLOCK]
+    for start in range(0, len(data), BLOCK):
+        block = data[start : start + BLOCK]
         position = _walk(path, block, start)
         if position < len(block) and _records_behind(block, position):
             raise CorruptLogError(
@@ -48,12 +48,12 @@ def _check(path: Path, data: bytes) -> None:
 def _walk(path: Path, block: bytes, start: int) -> int:
     """Follow the lengths; return where they stop making sense, or the end."""
     position, total = 0, len(block)
-    unpack = _HEADER.unpack_from
-    while total - position >= _HEADER.size:
+    unpack = HEADER.unpack_from
+    while total - position >= HEADER.size:
         _, length, type_ = unpack(block, position)
         if type_ not in _KNOWN_TYPES and not type_ & _IGNORABLE:
             raise CorruptLogError(f"{path} is corrupt: unknown record type {type_} at byte {start + position}")
-        behind = position + _HEADER.size + length
+        behind = position + HEADER.size + length
         if behind > total or (type_ == 0 and length == 0):
             return position
         position = behind
@@ -62,19 +62,20 @@ def _walk(path: Path, block: bytes, start: int) -> int:
 
 def _records_behind(block: bytes, position: int) -> bool:
     total = len(block)
-    crc, _, type_ = _HEADER.unpack_from(block, position)
-    if type_ in _PLAIN_TYPES and _masked_crc(block[position + 6 :]) == crc:
+    crc, _, type_ = HEADER.unpack_from(block, position)
+    if type_ in _PLAIN_TYPES and masked_crc(block[position + 6 :]) == crc:
         return True
-    for at in range(position + 1, total - _HEADER.size + 1):
+    for at in range(position + 1, total - HEADER.size + 1):
         if block[at + 6] not in _PLAIN_TYPES:
             continue
-        crc, length, _ = _HEADER.unpack_from(block, at)
-        end = at + _HEADER.size + length
-        if end <= total and _masked_crc(block[at + 6 : end]) == crc:
+        crc, length, _ = HEADER.unpack_from(block, at)
+        end = at + HEADER.size + length
+        if end <= total and masked_crc(block[at + 6 : end]) == crc:
             return True
     return False
 
 
-def _masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes) -> int:
+    """The checksum of a record's type and payload, as RocksDB writes it."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

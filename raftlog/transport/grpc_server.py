@@ -116,6 +116,9 @@ async def listen(
 ) -> GrpcListener:
     """Bind and start. Raises ConfigError if the address cannot be bound."""
     host, port = split_address(address)
+    # Before gRPC tries: it would write a line of its own to stderr.
+    if why := _why_not(host, port):
+        raise ConfigError(f"cannot listen on {address}: {why}")
     server = grpc.aio.server(options=server_options(limits))
     health_servicer = health.aio.HealthServicer()
     try:
@@ -123,7 +126,7 @@ async def listen(
             server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
         )
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}: {_why_not(host, port)}") from error
+        raise ConfigError(f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}") from error
     shown_host = f"[{host}]" if ":" in host else host
     listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, limits)
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
@@ -145,10 +148,10 @@ def _conversation_handlers(listener: GrpcListener, acceptors: dict[Conversation,
 
 
 def _why_not(host: str, port: int) -> str:
-    """The errno, which gRPC tells its log and not us: try the same bind."""
+    """Why an address cannot be bound, empty if it can: gRPC tells that its log, and not us."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            return "gRPC refuses the address"
+            return ""
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return "port in use"

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from raftlog.errors import ApiError, ErrorCode
@@ -92,11 +92,26 @@ def unary_handler(
         else:
             raise ValueError(f"nothing serves {method.full_name}")
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            call,
-            request_deserializer=GetMessageClass(method.input_type).FromString,
+            _parsing(GetMessageClass(method.input_type), call),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _parsing(
+    request_type: type[Message], call: Callable[[Any, Any], Awaitable[Any]]
+) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A call on the request's bytes: what does not parse is the caller's mistake, of which gRPC would make UNKNOWN and a traceback."""
+
+    async def parse_and_call(data: bytes, context: Any) -> Any:
+        try:
+            request = request_type.FromString(data)
+        except DecodeError as error:
+            refusal = ApiError(ErrorCode.INVALID_REQUEST, f"the request is no {request_type.DESCRIPTOR.name}: {error}")
+            return await _abort(context, refusal)
+        return await call(request, context)
+
+    return parse_and_call
 
 
 def _explicit_call(answer: Answer) -> Callable[[Any, Any], Awaitable[Any]]:
