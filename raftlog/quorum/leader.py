@@ -60,6 +60,7 @@ class Leader(Role):
         self._granting_voters = granting_voters
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
         self._parked_until = NEVER
+        self._linger_s = node.config.high_watermark_linger_ms / 1000
         self._begin_interval_s = node.config.fetch_timeout_ms / 2000
         self._begin_at = node.now
         self._check_interval_s = CHECK_QUORUM_FACTOR * node.config.fetch_timeout_ms / 1000
@@ -175,9 +176,11 @@ class Leader(Role):
         self._answer(request, reply_to, replica)
 
     def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
-        """Answer at once if there is anything to tell (KIP-1166), else park."""
+        """Answer at once if there is data or a round, after a moment if there is only a high watermark (KIP-1166), else park."""
         node = self.node
         wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
+        if node.high_watermark > request.high_watermark:
+            wait_ms = min(wait_ms, node.config.high_watermark_linger_ms)
         parked = ParkedFetch(
             reply_to,
             request.correlation_id,
@@ -190,7 +193,6 @@ class Leader(Role):
             request.fetch_offset < node.log.end
             or wait_ms == 0
             or len(self._parked) >= MAX_PARKED
-            or node.high_watermark > request.high_watermark
             or (replica.is_voter and replica.echoed_round < self.rounds.current)
         ):
             self._release(parked)
@@ -217,6 +219,16 @@ class Leader(Role):
         parked, self._parked = self._parked, {}
         for fetch in parked.values():
             self._release(fetch)
+
+    def _release_soon(self) -> None:
+        """There is a high watermark to tell, which waits for company: data, a round, or the end of a short time."""
+        if not self._linger_s:
+            self._release_all()
+            return
+        until = self.node.now + self._linger_s
+        for fetch in self._parked.values():
+            fetch.expires = min(fetch.expires, until)
+            self._parked_until = min(self._parked_until, fetch.expires)
 
     def _release_expired(self) -> None:
         """``_parked_until`` may be early, never late: fetches released before leave it as it is."""
@@ -266,7 +278,7 @@ class Leader(Role):
         offset = self.progress.majority_offset(node.log.flushed_end)
         if offset > node.high_watermark and offset > self.start_offset:
             node.advance_high_watermark(offset)
-            self._release_all()
+            self._release_soon()
 
     # --- confirmed rounds ---------------------------------------------------------------------------------------------
 

@@ -264,6 +264,8 @@ class Cluster:
         checked: bool = True,
         **timing: int,
     ) -> None:
+        # Most tests want each piece of news in a message of its own, to see what it causes.
+        timing = {"high_watermark_linger_ms": 0, **timing}
         self.seed = seed
         self.now = 100.0
         self.network: list[Message] = []

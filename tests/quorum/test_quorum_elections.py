@@ -1,4 +1,4 @@
-"""Votes, pre-votes, and who may lead: kraft-rules 1.2-1.4 and mechanisms' counter-examples."""
+"""Votes, pre-votes, and who may lead (KIP-595, KIP-996), with the counter-examples to plainer rules."""
 
 from __future__ import annotations
 
@@ -448,7 +448,7 @@ def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
 
 
 def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
-    """A repeated BeginQuorumEpoch does not reset the fetch timer (kraft-rules 1.7)."""
+    """A repeated BeginQuorumEpoch does not reset the fetch timer."""
     cluster = Cluster(3, connected=True)
     leader = cluster.elect()
     cluster.blocked = lambda source, target: target == leader.id

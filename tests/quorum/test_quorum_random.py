@@ -28,6 +28,7 @@ class Chaos:
             fetch_timeout_ms=60,
             fetch_max_wait_ms=20,
             request_timeout_ms=rng.choice([25, 60]),
+            high_watermark_linger_ms=seed % 2 * 5,
         )
         self.drop, self.repeat, self.crash = (
             rng.choice([0, 0.05, 0.3]),

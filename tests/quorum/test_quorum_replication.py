@@ -1,4 +1,4 @@
-"""Fetch, divergence, the high watermark, and what an acknowledgement promises: kraft-rules 1.6-1.8."""
+"""Fetch, divergence, the high watermark, and what an acknowledgement promises (KIP-595)."""
 
 from __future__ import annotations
 
@@ -623,3 +623,26 @@ def test_idle_cluster_rests() -> None:
     assert list(cluster.oracle.leader_of) == [1]
     assert len(cluster.history) - before <= 2 * 2 * 26
     assert all(math.isfinite(node.up.next_deadline()) for node in cluster.alive)
+
+
+def test_a_high_watermark_alone_waits_a_moment_for_company() -> None:
+    node = leader_of_three(high_watermark_linger_ms=5)
+    assert fetch(node, 2, fetch_offset=1, last_fetched_epoch=1) == []
+    assert node.up.high_watermark == 1
+    node.cluster.now += 0.004
+    node.step(Tick())
+    assert effects_of(node, ReplyFetch) == []
+    node.cluster.now += 0.002
+    assert node.up.next_deadline() <= node.cluster.now
+    node.step(Tick())
+    [reply] = effects_of(node, ReplyFetch)
+    assert (reply.response.high_watermark, reply.max_bytes) == (1, 0)
+
+
+def test_data_takes_the_high_watermark_along() -> None:
+    node = leader_of_three(high_watermark_linger_ms=5)
+    fetch(node, 2, fetch_offset=1, last_fetched_epoch=1)
+    node.propose([50])
+    [reply] = effects_of(node, ReplyFetch)
+    assert reply.response.high_watermark == 1
+    assert reply.max_bytes > 0
