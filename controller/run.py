@@ -83,7 +83,9 @@ async def run_controller(config: NodeConfig) -> int:
             wall_clock_ms=lambda: time.time_ns() // 1_000_000,
             on_failure=failed,
         )
-        # The ports first: a node that can't be reached, or is about to give up, must not begin to ask for votes.
+        # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged, and one that can't be reached,
+        # or is about to give up, must not begin to ask for votes.
+        service.recover()
         listener = await transport.listen(
             config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
         )

@@ -83,6 +83,10 @@ class ControllerService:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
+    def recover(self) -> None:
+        """Recover the log; ``start`` does it otherwise. Raises StorageError, CorruptLogError."""
+        self.replica.recover()
+
     def start(self) -> None:
         """Recover and join the quorum. Raises StorageError, CorruptLogError."""
         self.replica.start()

@@ -43,7 +43,7 @@ _SENDS = (ev.Send, ev.SendFetch, ev.Reply)
 
 
 class Replica(PeerObserver):
-    """See the module. Call ``start`` once; everything else only after it."""
+    """See the module. Call ``start`` once; everything else only after it, or after ``recover``."""
 
     def __init__(
         self,
@@ -63,8 +63,7 @@ class Replica(PeerObserver):
         self._wall_clock_ms = wall_clock_ms
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[ev.Event] = deque()
-        self._stepping = False
-        self._closed = False
+        self._recovered = self._stepping = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait begins.
@@ -86,12 +85,18 @@ class Replica(PeerObserver):
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Recover the log and join the quorum. Raises StorageError, CorruptLogError."""
+    def recover(self) -> None:
+        """Recover the log: requests may come from here on, but nothing is sent yet. Raises StorageError, CorruptLogError."""
         recovered = self._store.recover()
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
         self._tail = TailCache(recovered.end_offset, TAIL_CACHE_BYTES)
         self.last_timestamp_ms = recovered.last_timestamp_ms
+        self._recovered = True
+
+    def start(self) -> None:
+        """Join the quorum; the log is recovered first if it was not before. Raises StorageError, CorruptLogError."""
+        if not self._recovered:
+            self.recover()
         for voter in self._config.voters:
             if voter.node_id != self._config.node_id:
                 self._peers[voter.node_id] = Peer(voter.node_id, voter.endpoint, self._transport, self, self._spawn)
@@ -247,19 +252,14 @@ class Replica(PeerObserver):
         else:
             _EFFECTS[type(effect)](self, effect)
 
-    def _send(self, effect: ev.Send) -> None:
+    def _send(self, effect: ev.Send | ev.SendFetch) -> None:
         peer = self._peers.get(effect.peer_id)
         if peer is None:
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
+        elif isinstance(effect, ev.SendFetch):
+            peer.send_fetch(effect.correlation_id, effect.request)
         else:
             peer.send(effect.correlation_id, effect.request)
-
-    def _send_fetch(self, effect: ev.SendFetch) -> None:
-        peer = self._peers.get(effect.peer_id)
-        if peer is None:
-            self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
-        else:
-            peer.send_fetch(effect.correlation_id, effect.request)
 
     def _reply(self, effect: ev.Reply) -> None:
         effect.reply_to.send(effect.response)
@@ -387,7 +387,7 @@ class Replica(PeerObserver):
 
 _EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
     ev.Send: Replica._send,
-    ev.SendFetch: Replica._send_fetch,
+    ev.SendFetch: Replica._send,
     ev.Reply: Replica._reply,
     ev.Append: Replica._append,
     ev.Truncate: Replica._truncate,
