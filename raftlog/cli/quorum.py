@@ -117,10 +117,10 @@ def _document(quorum: Quorum) -> dict[str, Any]:
 
 
 def _show(quorum: Quorum) -> None:
-    rows = []
-    for row in _rows(quorum):
+    rows, nodes = [], _rows(quorum)
+    for row in nodes:
         if row["role"] is None:
-            rows.append((row["node_id"], row["endpoint"], f"unreachable: {row['failure']}", *[None] * 8))
+            rows.append((row["node_id"], row["endpoint"], "unreachable", *[None] * 8))
             continue
         fields = (
             "node_id",
@@ -136,6 +136,9 @@ def _show(quorum: Quorum) -> None:
     print_table(
         COLUMNS, rows, right=("EPOCH", "LEADER", "VOTE", "LOG END", "DURABLE", "HIGH WATERMARK", "LAG", "AGE MS")
     )
+    for row in nodes:
+        if row["role"] is None:
+            print_line(f"{row['endpoint']} does not answer: {row['failure']}")
     leader = quorum.leader
     if leader is None:
         print_line("nobody leads")

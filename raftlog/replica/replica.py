@@ -70,9 +70,7 @@ class Replica(PeerObserver):
         self._held: deque[Any] = deque()
         # Spans that are in the log, and not yet handed to the store: see *overlap* above.
         self._unwritten: list[ev.LogSpan] = []
-        self._flush_wanted = False
-        self._flush_inline = False
-        self._disk_turn_due = False
+        self._flush_wanted = self._flush_inline = self._disk_turn_due = False
         self._round = 0
         self._sync_begun = 0.0
         self._proposed: deque[tuple[int, float]] = deque()

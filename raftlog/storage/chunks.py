@@ -86,7 +86,9 @@ def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_
     """
     parts: list[bytes] = []
     size, expected = 0, -1
-    for key, chunk in chunks:
+    source = iter(chunks)
+    while (following := _next_chunk(source, max(expected, offset))) is not None:
+        key, chunk = following
         if expected >= 0 and key != expected:
             break
         begin = finish = -1

@@ -7,6 +7,7 @@ all that is pending by its next turn, so that calls made in one turn of the loop
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, Protocol
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -16,6 +17,10 @@ from raftlog.transport.conversations import MalformedMessageError, Wire
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
+
+_CONNECT_PREAMBLE = re.compile(
+    r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to remote host: (connect: )?)?"
+)
 
 
 class Stream(Protocol):
@@ -110,7 +115,7 @@ class GrpcLink(BaseLink):
 
 
 def failure_text(error: Exception) -> str:
-    """What a failed stream says about itself, in one line."""
+    """What a failed stream says about itself, in one line; of a failed connect without gRPC's way of telling it."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
+        return f"{error.code().name}: {_CONNECT_PREAMBLE.sub('', error.details() or '')}"
     return f"{type(error).__name__}: {error}"
