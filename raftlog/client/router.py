@@ -63,6 +63,7 @@ class Router:
         self._finder = Finder(endpoints, rng)
         self._max_waiting = max_waiting
         self._routes: dict[str, Route] = {}
+        self._failures: dict[str, str] = {}
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -191,7 +192,13 @@ class Router:
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
-        call.expired(f"nobody of {', '.join(self._finder.known)} could be asked in time; the request was not executed")
+        whom = ", ".join(self._with_failure(address) for address in self._finder.known)
+        call.expired(f"nobody of {whom} could be asked in time; the request was not executed")
+
+    def _with_failure(self, address: str) -> str:
+        route = self._routes.get(address)
+        failure = (route.failure if route is not None else "") or self._failures.get(address, "")
+        return f"{address} ({failure})" if failure else address
 
     def _retarget(self, pause_s: float) -> None:
         self._stop_timer()
@@ -224,6 +231,7 @@ class Router:
         address = self._finder.target
         pause_s = self._finder.unreachable(self._loop.time())
         if self._finder.target != address and (route := self._routes.pop(address, None)) is not None:
+            self._failures[address] = route.failure or "does not answer"
             route.close()
         self._retarget(pause_s)
 

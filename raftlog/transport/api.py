@@ -71,6 +71,10 @@ class Dialer(Protocol):
     def link(self) -> Link | None:
         """The live link, if there is one."""
 
+    @property
+    def last_failure(self) -> str:
+        """Why the last attempt to connect failed; empty if none has since the last link."""
+
     def close(self) -> None:
         """Stop for good; a live link is closed."""
 

@@ -57,6 +57,11 @@ class Caller:
         """Whether a call would leave at once."""
         return self._link is not None
 
+    @property
+    def failure(self) -> str:
+        """Why there is no connection, empty if that is not known."""
+        return self._dialer.last_failure
+
     def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
         """Send a request; the future ends with its response or an ApiError, within ``timeout_s`` (to a grain of 10 ms).
 

@@ -70,6 +70,11 @@ class BaseDialer(ABC):
         """The live link, if there is one."""
         return self._link
 
+    @property
+    def last_failure(self) -> str:
+        """Why the last attempt to connect failed; empty if none has since the last link."""
+        return self._last_failure
+
     def close(self) -> None:
         """Stop for good; a live link is closed. Idempotent."""
         if self._closed:

@@ -10,7 +10,7 @@ from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation, DialHandler, TransportLimits
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.dialing import BaseDialer
-from raftlog.transport.grpc_link import GrpcLink, failure_text
+from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -106,7 +106,7 @@ class GrpcDialer(BaseDialer):
                 if LINK_METADATA_KEY in metadata:
                     return ""
                 # A call that failed has empty initial metadata, and its status says why.
-                return f"{(await call.code()).name}: {await call.details()}"
+                return status_text(await call.code(), await call.details())
         except TimeoutError:
             return f"no answer within {self._limits.connect_timeout_ms} ms"
         except (grpc.RpcError, grpc.aio.BaseError) as error:

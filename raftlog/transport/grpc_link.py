@@ -115,7 +115,12 @@ class GrpcLink(BaseLink):
 
 
 def failure_text(error: Exception) -> str:
-    """What a failed stream says about itself, in one line; of a failed connect without gRPC's way of telling it."""
+    """What a failed stream says about itself, in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {_CONNECT_PREAMBLE.sub('', error.details() or '')}"
+        return status_text(error.code(), error.details())
     return f"{type(error).__name__}: {error}"
+
+
+def status_text(code: Any, details: str | None) -> str:
+    """A gRPC status in one line; a failed connect without gRPC's way of telling it."""
+    return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}"
