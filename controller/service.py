@@ -41,6 +41,7 @@ GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
 MAX_PARKED = 262_144
 MAX_REQUEST_BYTES = 4 << 20
+STANDBY_FOLD_S = 0.002
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
 
@@ -73,6 +74,8 @@ class ControllerService:
         self._intake = Intake()
         self._turn_due = False
         self._observers_due = False
+        self._commit_due = False
+        self._fold_handle: asyncio.TimerHandle | None = None
         self._last_turn: tuple[float, int] = (0.0, 0)
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -108,8 +111,9 @@ class ControllerService:
     def close(self) -> None:
         """Stop for good."""
         self._closed = True
-        if self._tick_handle is not None:
-            self._tick_handle.cancel()
+        for handle in (self._tick_handle, self._fold_handle):
+            if handle is not None:
+                handle.cancel()
         self.replica.close()
 
     # --- what others may know -----------------------------------------------------------------------------------------
@@ -217,18 +221,36 @@ class ControllerService:
         self._on_failure(error)
 
     def committed(self, high_watermark: int) -> None:
-        """Answer what has become true, tell observers, and go on with what has waited for this commit."""
+        """Answer what has become true; everything else that follows from a commit comes after the answers have left."""
         self._high_watermark = high_watermark
         leadership = self.leadership
-        if leadership is None or leadership.active is None:
+        if leadership is None:
+            # A standby's image is nobody's answer: it is folded when the acknowledgement is on its way, for several commits at once.
+            if self._fold_handle is None and not self._closed:
+                self._fold_handle = self._loop.call_later(STANDBY_FOLD_S, self._fold_standby)
+        elif leadership.active is None:
             self._schedule_turn()
+        else:
+            leadership.parking.committed(high_watermark)
+            if not self._commit_due:
+                self._commit_due = True
+                self._loop.call_soon(self._after_commit)
+
+    def _fold_standby(self) -> None:
+        self._fold_handle = None
+        self._schedule_turn()
+
+    def _after_commit(self) -> None:
+        """Take over the committed image, move LAO, tell observers, and go on with what has waited for this commit."""
+        self._commit_due = False
+        leadership = self.leadership
+        if self._closed or leadership is None or leadership.active is None:
             return
-        image = leadership.committed(high_watermark)
+        image = leadership.committed(self._high_watermark)
         if image is not None:
             self._committed.replace(image)
             leadership.active.committed_advanced(image)
-        leadership.lao.committed(high_watermark)
-        leadership.parking.committed(high_watermark)
+        leadership.lao.committed(self._high_watermark)
         self._observers.release()
         self._visibility_moved(leadership)
         if self._intake or leadership.active.has_urgent_work():

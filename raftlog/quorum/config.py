@@ -34,7 +34,7 @@ class QuorumConfig:
     election_backoff_max_ms: int = 40
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
     fetch_max_wait_ms: int = 400
-    high_watermark_linger_ms: int = 5
+    high_watermark_linger_ms: int = 20
     """How long a replica's fetch stays parked when the only news for it is the high watermark. Nobody waits for that: commits
     need the replica's next acknowledgement, brokers ask the leader. It rides on the next data or round, or comes after this; at
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""

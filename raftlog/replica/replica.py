@@ -215,7 +215,11 @@ class Replica(PeerObserver):
         self._stepping = True
         try:
             while self._inbox and not self._closed:
-                for effect in self.core.step(self._inbox.popleft(), self._loop.time()):
+                event = self._inbox.popleft()
+                if isinstance(event, ev.Proposed) and self.core.role == "leader" and event.epoch == self.core.epoch:
+                    # The fetches it releases are answered before it is appended, and must find it here.
+                    self._remember(event.span)
+                for effect in self.core.step(event, self._loop.time()):
                     self._carry_out(effect)
         except FatalError as error:
             self._fail(error)
@@ -280,9 +284,12 @@ class Replica(PeerObserver):
         self._step(ev.VotePersisted(vote))
 
     def _append(self, effect: ev.Append) -> None:
-        span = effect.span
-        self._tail.append(span.data, span.base_offset, span.end_offset)
-        self._unwritten.append(span)
+        self._remember(effect.span)
+        self._unwritten.append(effect.span)
+
+    def _remember(self, span: ev.LogSpan) -> None:
+        if span.base_offset == self._tail.end_offset:
+            self._tail.append(span.data, span.base_offset, span.end_offset)
 
     def _flush(self, effect: ev.Flush) -> None:
         self._flush_wanted = True

@@ -9,6 +9,7 @@ from raftlog import batch
 from raftlog.errors import FatalError
 from raftlog.metadata.records import record
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.leader import Leader
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity
 from raftlog.wire.records.v1 import records_pb2
@@ -198,5 +199,30 @@ def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
         leader.recorder.committed = committed  # type: ignore[method-assign]
         leader.propose()
         await world.until(lambda: seen)
+
+    run(main())
+
+
+def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetches: list[int] = []
+    on_fetch = Leader.on_fetch
+
+    def counted(self: Leader, request, reply_to) -> None:
+        fetches.append(request.fetch_offset)
+        on_fetch(self, request, reply_to)
+
+    monkeypatch.setattr(Leader, "on_fetch", counted)
+
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        await asyncio.sleep(1)
+        fetches.clear()
+        end = 0
+        for _ in range(50):
+            end = leader.propose()
+            await world.until(lambda: leader.recorder.high_watermark >= end)  # noqa: B023
+        assert leader.recorder.high_watermark == end
+        assert len(fetches) <= 110
 
     run(main())
