@@ -1,6 +1,6 @@
 """The peer's figure, taken by its own scripts right beside ours.
 
-``RAFTLOG_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it); ``PEERS_HOME`` a folder on a real disk for its
+``BENCH_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it); ``PEERS_HOME`` a folder on a real disk for its
 binaries and data. Each step of ``run.py`` starts a fresh three-member cluster on loopback, measures and writes ``results/STEP.json``.
 """
 
@@ -24,10 +24,10 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
     """etcd's figures for a workload, in our words; None if it has no such step. Raises ConfigError if it can't be run."""
     if workload not in STEPS:
         return None
-    scripts, home = os.environ.get("RAFTLOG_PEERS"), os.environ.get("PEERS_HOME")
+    scripts, home = os.environ.get("BENCH_PEERS"), os.environ.get("PEERS_HOME")
     if not scripts or not home or not (Path(scripts) / "etcd" / "run.py").exists():
         raise ConfigError(
-            "--peer etcd needs RAFTLOG_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on a disk)"
+            "--peer etcd needs BENCH_PEERS (a folder with etcd/run.py) and PEERS_HOME (a folder on a disk)"
         )
     # The scripts write beside themselves: run a copy.
     copy = Path(home) / "scripts" / "etcd"

@@ -11,6 +11,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_WAITING = 65_536
+MAX_REQUEST_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -21,6 +22,8 @@ class Waiting:
     link: Any
     request: pb.ControllerRequest
     deadline: float
+    size: int
+    """Bytes of the request."""
 
 
 class Intake:
@@ -28,30 +31,42 @@ class Intake:
 
     def __init__(self) -> None:
         self._queue: deque[Waiting] = deque()
+        self.waiting_bytes = 0
+        """Of the requests that wait."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, link: Any, request: pb.ControllerRequest, now: float) -> None:
-        """Queue a request. Raises THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done."""
+        """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done."""
+        size = request.ByteSize()
+        if size > MAX_REQUEST_BYTES:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE, f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed"
+            )
         if len(self._queue) >= MAX_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else DEFAULT_TIMEOUT_S
-        self._queue.append(Waiting(link, request, now + timeout_s))
+        self._queue.append(Waiting(link, request, now + timeout_s, size))
+        self.waiting_bytes += size
 
     def take(self) -> Waiting | None:
         """The oldest; None if there is none."""
-        return self._queue.popleft() if self._queue else None
+        if not self._queue:
+            return None
+        waiting = self._queue.popleft()
+        self.waiting_bytes -= waiting.size
+        return waiting
 
     def drain(self) -> Iterator[Waiting]:
         """All of them."""
-        while self._queue:
-            yield self._queue.popleft()
+        while (waiting := self.take()) is not None:
+            yield waiting
 
     def expired(self, now: float) -> list[Waiting]:
         """Take out those whose time is up: they were not begun."""
-        if not any(waiting.deadline <= now for waiting in self._queue):
-            return []
         late = [waiting for waiting in self._queue if waiting.deadline <= now]
-        self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
+        if late:
+            self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
+            self.waiting_bytes -= sum(waiting.size for waiting in late)
         return late

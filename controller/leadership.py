@@ -40,9 +40,9 @@ class Leadership:
         self._images: deque[tuple[int, Image]] = deque()
 
     @property
-    def awaits_commit(self) -> bool:
-        """Whether a proposed chunk is not committed yet."""
-        return bool(self._images)
+    def uncommitted_chunks(self) -> int:
+        """How many proposed chunks are not committed yet; the inherited tail counts as one."""
+        return len(self._images)
 
     def claim(
         self, replica: Replica, quorum: QuorumConfig, settings: ControllerSettings, rng: random.Random, now: float

@@ -40,7 +40,8 @@ TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
 MAX_PARKED = 262_144
-MAX_REQUEST_BYTES = 4 << 20
+OVERLAP_BYTES = 64 << 10
+MAX_UNCOMMITTED_CHUNKS = 2
 STANDBY_FOLD_S = 0.002
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
@@ -349,8 +350,10 @@ class ControllerService:
         self._schedule_turn()
 
     def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
-        if leadership.awaits_commit:
-            # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. ``committed`` goes on.
+        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when much waits is it worth to
+        # decide it while the last one is on its way. ``_after_commit`` goes on.
+        allowed = 1 if self._intake.waiting_bytes < OVERLAP_BYTES else MAX_UNCOMMITTED_CHUNKS
+        if leadership.uncommitted_chunks >= allowed:
             return
         now = self._loop.time()
         timestamp_ms = self.replica.next_timestamp_ms()
@@ -382,9 +385,6 @@ class ControllerService:
             leadership.parking.release_reads()
 
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
-        if request.ByteSize() > MAX_REQUEST_BYTES:
-            error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"the request is larger than {MAX_REQUEST_BYTES} bytes")
-            return Decision([], None, error)
         try:
             return active.decide(request, now)
         except FatalError:

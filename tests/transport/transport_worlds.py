@@ -104,7 +104,7 @@ def request(correlation_id: int = 0) -> controller_pb2.ControllerRequest:
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Wait for a condition, on whatever clock the loop has."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  (conditions over objects that have no events)
+        while not condition():
             await asyncio.sleep(0.002)
 
 
