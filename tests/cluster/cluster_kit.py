@@ -1,0 +1,189 @@
+"""What the tests with real processes share: command lines, waiting, writing under load, reading the committed log back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from raftlog.cli.local import LocalCluster
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.log_reader import LogReader
+from raftlog.errors import ApiError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+PATIENCE_S = 60.0
+"""For what takes well under a second on a machine that has nothing else to do."""
+CLIENT_METRICS = 16
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line that has ended."""
+
+    code: int
+    out: str
+    err: str
+    took_s: float
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+
+def raftlog(*arguments: object, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S) -> Ran:
+    """Run one command line as a process of its own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
+    begun = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "raftlog.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**own, **(environment or {})},
+        timeout=timeout_s,
+    )
+    ran = Ran(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - begun)
+    assert "Traceback" not in ran.err, ran.err
+    return ran
+
+
+def one_message(ran: Ran) -> str:
+    """The only thing that a command has said: one message on stderr. Its further lines are a list."""
+    first, *more = ran.err.splitlines()
+    assert first.startswith("raftlog: "), ran.err
+    assert all(line.startswith("  - ") for line in more), ran.err
+    assert ran.out == ""
+    return ran.err
+
+
+def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> float:
+    """Wait for a condition; seconds it took."""
+    begun = time.monotonic()
+    while not found():
+        assert time.monotonic() - begun < within_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+async def until_true(found: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S) -> float:
+    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; seconds it took."""
+    begun = time.monotonic()
+    while True:
+        try:
+            if await found():
+                return time.monotonic() - begun
+            last = ""
+        except ApiError as error:
+            last = str(error)
+        assert time.monotonic() - begun < within_s, f"not within {within_s:g} s: {what} {last}"
+        await asyncio.sleep(0.05)
+
+
+def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
+    """A write: one config value."""
+    config = pb.AlterableConfig(name="match", value=value)
+    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=name, configs=[config])
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+@asynccontextmanager
+async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClient]:
+    """A client of the active controller."""
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0))
+    try:
+        yield client
+    finally:
+        client.close()
+        await transport.close()
+
+
+class Load:
+    """Writers that go on until told to stop, and what was acknowledged to them."""
+
+    def __init__(self, client: ControllerClient, *, prefix: str, writers: int = 16) -> None:
+        self._client = client
+        self._stopping = False
+        self._last = time.monotonic()
+        self.acknowledged: dict[str, int] = {}
+        """Name -> offset."""
+        self.epoch = 0
+        self.longest_gap_s = 0.0
+        self._tasks = [asyncio.create_task(self._write(f"{prefix}-{number}")) for number in range(writers)]
+
+    async def _write(self, name: str) -> None:
+        count = 0
+        while not self._stopping:
+            count += 1
+            key = f"{name}-{count}"
+            try:
+                response = await self._client.call(setting(key, key), timeout_s=5.0)
+            except ApiError:
+                await asyncio.sleep(0.005)
+                continue
+            now = time.monotonic()
+            self.longest_gap_s = max(self.longest_gap_s, now - self._last)
+            self._last, self.epoch = now, max(self.epoch, response.controller_epoch)
+            self.acknowledged[key] = response.write.token.offset
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more have been acknowledged."""
+        wanted = len(self.acknowledged) + count
+
+        async def written() -> bool:
+            return len(self.acknowledged) >= wanted
+
+        await until_true(written, f"{count} more writes are acknowledged")
+
+    async def stop(self) -> None:
+        """Let what is under way end."""
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+
+async def committed_image(cluster: LocalCluster) -> Image:
+    """The whole committed log, read back and folded; a write of its own comes first, behind all that was acknowledged."""
+    async with controllers_of(cluster) as client:
+        await client.call(setting("settled", "yes"), timeout_s=PATIENCE_S)
+    transport = GrpcTransport()
+    reader = LogReader(transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0))
+    try:
+        end = (await reader.info()).high_watermark
+        builder = ImageBuilder(Image())
+        async for chunk in reader.chunks(0, end):
+            builder.apply_chunk(chunk, verify=True)
+        return builder.snapshot()
+    finally:
+        reader.close()
+        await transport.close()
+
+
+def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
+    """The acknowledged writes that an image does not hold."""
+    return [name for name in acknowledged if image.configs.get((CLIENT_METRICS, name)) != {"match": name}]
+
+
+def describe(cluster: LocalCluster) -> Any:
+    """What the active controller says of the brokers."""
+    return raftlog("brokers", "list", "--json", "--bootstrap-controller", cluster.bootstrap_controllers).json
+
+
+def says(text: str, *patterns: str) -> None:
+    """Assert that a text has all of these, which are regular expressions."""
+    for pattern in patterns:
+        assert re.search(pattern, text), f"{pattern!r} is not in: {text}"

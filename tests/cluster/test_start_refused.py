@@ -1,0 +1,216 @@
+"""A node that must not start says why in one message, exits with an error code, and disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Ran, committed_image, controllers_of, one_message, raftlog, says, setting
+
+from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.storage.rocks_adapter import RocksLog
+
+RECORDS = 600
+VALUE_BYTES = 500
+DOWN = "controller-3"
+MISTAKEN = """
+process.roles = ["controller"]
+node.idd = 3
+cluster.id = "c"
+log.level = "loud"
+log.dirs = ["data"]
+broker.session.timeout.ms = -4
+controller.quorum.voters = ["1@127.0.0.1:1"]
+"""
+
+
+async def fill(cluster: LocalCluster) -> None:
+    async with controllers_of(cluster) as client:
+        for start in range(0, RECORDS, 20):
+            writes = (client.call(setting(f"k{i}", "v" * VALUE_BYTES)) for i in range(start, start + 20))
+            await asyncio.gather(*writes)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two controllers that serve; the third was killed after some writes, when its log was still in RocksDB's WAL."""
+    made = LocalCluster(tmp_path_factory.mktemp("refused") / "c", controllers=3, brokers=1)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        asyncio.run(fill(made))
+        made.kill(DOWN, signal.SIGKILL)
+        assert made.wait_gone(DOWN)
+        # Whoever opens it tidies it up: damage is done to copies of how it was left.
+        shutil.copytree(made.data_path(DOWN), made.directory / "killed")
+        made.wait_leader(PATIENCE_S)
+        yield made
+        # Nothing that was tried here has done any harm.
+        made.start(DOWN)
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        assert len(asyncio.run(committed_image(made)).configs) > RECORDS
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+@pytest.fixture
+def still_serving(cluster: LocalCluster) -> Iterator[None]:
+    """The others take writes afterwards, and none of them has gone."""
+
+    async def write() -> None:
+        async with controllers_of(cluster) as client:
+            await client.call(setting("after", "yes"), timeout_s=PATIENCE_S)
+
+    yield
+    asyncio.run(write())
+    assert [node.name for node in cluster.controllers if cluster.pid(node.name)] == ["controller-1", "controller-2"]
+
+
+def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
+    """Run a node in the foreground; it has to end by itself."""
+    node = cluster.node(name)
+    port, http_port = free_ports(2)
+    settings = {"listeners": f"127.0.0.1:{port}", "http_listener": f"127.0.0.1:{http_port}", **flags}
+    given = [f"--set={key.replace('_', '.')}={value}" for key, value in settings.items()]
+    return raftlog(node.role, "run", "-c", cluster.config_path(name), *given)
+
+
+def copy_of(cluster: LocalCluster, path: Path) -> Path:
+    """A copy of the killed controller's directory; its lock is another file, which nobody holds."""
+    return Path(shutil.copytree(cluster.directory / "killed", path))
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x55
+    path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("still_serving")
+class TestPorts:
+    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
+    def test_port_in_use(self, cluster: LocalCluster, name: str) -> None:
+        taken = cluster.node("controller-1").endpoint
+        ran = run(cluster, name, listeners=taken)
+        says(one_message(ran), f"cannot listen on {taken}: port in use")
+        assert ran.code == 2
+
+    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
+    def test_http_port_in_use(self, cluster: LocalCluster, name: str) -> None:
+        taken = cluster.node("controller-1").http.removeprefix("http://")
+        ran = run(cluster, name, http_listener=taken)
+        says(one_message(ran), f"http.listener: {taken}: Address already in use")
+        assert ran.code == 2
+
+
+@pytest.mark.usefixtures("still_serving")
+class TestDirectories:
+    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
+    def test_of_another_node(self, cluster: LocalCluster, name: str) -> None:
+        ran = run(cluster, name, log_dirs="data/controller-2")
+        says(one_message(ran), "data/controller-2", "belongs to .*node 2")
+        assert ran.code == 2
+
+    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
+    def test_of_another_cluster(self, cluster: LocalCluster, name: str) -> None:
+        ran = run(cluster, name, cluster_id="other")
+        says(one_message(ran), f"belongs to cluster '{cluster.cluster_id}'", "'other'")
+        assert ran.code == 2
+
+    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
+    def test_unformatted(self, cluster: LocalCluster, name: str) -> None:
+        ran = run(cluster, name, log_dirs="data/nowhere")
+        says(one_message(ran), "data/nowhere is not formatted; run: raftlog storage format")
+        assert ran.code == 2
+        assert not (cluster.directory / "data/nowhere").exists()
+
+    def test_in_use_by_another_process(self, cluster: LocalCluster) -> None:
+        ran = run(cluster, "controller-1")
+        says(one_message(ran), f"data/controller-1 is in use by pid {cluster.pid('controller-1')}")
+        assert ran.code == 2
+
+
+class TestConfiguration:
+    def test_all_mistakes_are_listed_at_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "node.toml"
+        path.write_text(MISTAKEN)
+        ran = raftlog("controller", "run", "-c", path)
+        says(
+            one_message(ran),
+            "has 4 mistakes",
+            r"node\.idd: unknown key .*did you mean node\.id\?",
+            r"log\.level = 'loud'",
+            r"broker\.session\.timeout\.ms = -4",
+            r"node\.id: required",
+        )
+        assert ran.code == 2
+
+    def test_unreadable(self, tmp_path: Path) -> None:
+        ran = raftlog("broker", "run", "-c", tmp_path / "nothing.toml")
+        says(one_message(ran), r"cannot read .*nothing\.toml: No such file")
+        assert ran.code == 2
+
+    def test_no_toml(self, tmp_path: Path) -> None:
+        path = tmp_path / "node.toml"
+        path.write_text("node.id = = 1")
+        ran = raftlog("controller", "run", "-c", path)
+        says(one_message(ran), r"node\.toml is not TOML: .*line 1")
+        assert ran.code == 2
+
+    def test_of_the_other_role(self, cluster: LocalCluster) -> None:
+        ran = raftlog("broker", "run", "-c", cluster.config_path(DOWN))
+        says(one_message(ran), "raftlog controller run")
+        assert ran.code == 2
+
+
+@pytest.mark.usefixtures("still_serving")
+class TestCorruptLog:
+    """A byte in the middle of committed records has changed while the node was down."""
+
+    def refused(self, cluster: LocalCluster, directory: Path) -> str:
+        ran = run(cluster, DOWN, log_dirs=directory)
+        assert ran.code == 3
+        return one_message(ran)
+
+    def test_in_a_table_file(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        directory = copy_of(cluster, tmp_path / "data")
+        # Opening moves what was in the WAL to a table file.
+        RocksLog(directory / "log").close()
+        table = max((directory / "log").glob("*.sst"), key=lambda path: path.stat().st_size)
+        flip(table, table.stat().st_size // 2)
+        message = self.refused(cluster, directory)
+        says(message, r"the log can't be read at offset \d+: ", "block checksum mismatch", table.name)
+        offset = int(message.split("at offset ")[1].split(":")[0])
+        assert 100 < offset < RECORDS
+
+    def test_in_the_write_ahead_log(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        directory = copy_of(cluster, tmp_path / "data")
+        wal = max((directory / "log").glob("*.log"), key=lambda path: path.stat().st_size)
+        flip(wal, wal.stat().st_size // 2)
+        message = self.refused(cluster, directory)
+        says(message, rf"the record at byte \d+ of {wal.name} does not match its checksum", r"whole up to offset \d+")
+        assert 100 < int(message.rsplit(" ", 1)[1]) < RECORDS
+
+    def test_in_a_batch_that_rocksdb_finds_right(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        directory = copy_of(cluster, tmp_path / "data")
+        rocks = RocksLog(directory / "log")
+        scan = rocks.scan(RECORDS // 2)
+        base, chunk = next(scan)
+        scan.close()
+        damaged = bytearray(chunk)
+        damaged[len(chunk) // 2] ^= 1
+        rocks.put(base, bytes(damaged))
+        rocks.sync()
+        rocks.close()
+        says(self.refused(cluster, directory), r"offset \d+: CRC32C does not match")
+
+    @pytest.mark.parametrize("name", ["quorum-state.json", "log-state.json"])
+    def test_beside_the_log(self, cluster: LocalCluster, tmp_path: Path, name: str) -> None:
+        directory = copy_of(cluster, tmp_path / "data")
+        flip(directory / name, (directory / name).stat().st_size // 2)
+        says(self.refused(cluster, directory), rf"{name} is corrupt")
