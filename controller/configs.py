@@ -87,7 +87,8 @@ def _alter_resource(
         operation = config.config_operation
         if operation == _SET:
             value = config.value
-            check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
+            if key.check is not None or len(value) * _UTF8_MAX_BYTES > settings.config_value_max_bytes:
+                check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
             records.append(config_record(resource_type, resource_name, name, value))
         elif operation == _DELETE:
             records.append(config_record(resource_type, resource_name, name, None))
