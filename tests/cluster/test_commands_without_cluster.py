@@ -1,0 +1,128 @@
+"""Commands against a cluster that is down, elsewhere, paused or in parts: an answer or a reason, always within the timeout."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Ran, one_message, raftlog, says, until
+
+from raftlog.cli.local import LocalCluster, free_ports
+
+TIMEOUT_S = 1.5
+GRACE_S = 20.0
+"""For starting Python and importing everything, several at a time, on a machine with other things to do."""
+
+
+def commands(controllers: str, servers: str) -> list[tuple[str, ...]]:
+    """One of each kind."""
+    at, through = ("--bootstrap-controller", controllers), ("--bootstrap-server", servers)
+    return [
+        ("quorum", "describe", *at),
+        ("brokers", "list", *at),
+        ("topics", "list", *through),
+        ("topics", "create", "t", *through),
+        ("configs", "alter", "broker", "", "--set", "log.retention.ms=1", *at),
+        ("log", "dump", *at),
+    ]
+
+
+def run_all(controllers: str, servers: str) -> list[Ran]:
+    """All of them at once; each has to end by itself soon after its timeout."""
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(
+            lambda one: raftlog(*one, "--timeout", TIMEOUT_S, timeout_s=TIMEOUT_S + GRACE_S),
+            commands(controllers, servers),
+        )
+        return list(found)
+
+
+def all_unreachable(controllers: str, servers: str) -> str:
+    """All of them end with code 4 and one message; the messages."""
+    ran = run_all(controllers, servers)
+    assert [one.code for one in ran] == [4] * len(ran), ran
+    return "\n".join(one_message(one) for one in ran)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("commands") / "c", controllers=3, brokers=1)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def test_a_cluster_that_is_down() -> None:
+    ports = free_ports(3)
+    told = all_unreachable(",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}")
+    says(told, "refused", f"127.0.0.1:{ports[1]}", "the request was not executed")
+
+
+def test_wrong_ports(cluster: LocalCluster) -> None:
+    """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with them."""
+    controller, broker = cluster.controllers[0], cluster.brokers[0]
+    says(all_unreachable(controller.http.removeprefix("http://"), controller.endpoint), "HTTP/2", "Method not found")
+    ran = raftlog("brokers", "list", "--bootstrap-controller", broker.endpoint, "--timeout", TIMEOUT_S)
+    assert ran.code == 4
+    says(one_message(ran), "Method not found")
+
+
+def test_no_address_at_all() -> None:
+    ran = raftlog("quorum", "describe")
+    assert ran.code == 2
+    says(one_message(ran), "RAFTLOG_BOOTSTRAP_CONTROLLER")
+
+
+def test_a_paused_cluster(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        assert cluster.kill(node.name, signal.SIGSTOP)
+    try:
+        all_unreachable(cluster.bootstrap_controllers, cluster.bootstrap_servers)
+    finally:
+        for node in cluster.nodes:
+            cluster.kill(node.name, signal.SIGCONT)
+    cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+
+
+def test_parts_of_a_cluster(tmp_path: Path) -> None:
+    """One node of three dead, then two: whoever lives is described, and says that it is not ready."""
+    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
+    cluster.generate()
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 5)
+    try:
+        cluster.start_controllers()
+        cluster.wait_ready([node.name for node in cluster.controllers], PATIENCE_S)
+        first = cluster.wait_leader(PATIENCE_S)
+        cluster.kill(first.name, signal.SIGKILL)
+        assert cluster.wait_gone(first.name)
+        second = cluster.wait_leader(PATIENCE_S)
+        cluster.wait_ready([node.name for node in cluster.controllers if node != first], PATIENCE_S)
+        ran = raftlog("quorum", "describe", "--json", *at)
+        assert ran.code == 0, ran
+        assert ran.json["leader_id"] == second.node_id
+        roles = {node["node_id"]: node["role"] for node in ran.json["nodes"]}
+        assert (roles.pop(first.node_id), sorted(roles.values())) == (None, ["follower", "leader"])
+
+        cluster.kill(second.name, signal.SIGKILL)
+        assert cluster.wait_gone(second.name)
+        (last,) = (node for node in cluster.controllers if node not in (first, second))
+        until(lambda: not cluster.ready(last.name)[0], "the last node is not ready any more")
+        says(cluster.ready(last.name)[1], "no leader is known in epoch", f"last leader was node {second.node_id}")
+        ran = raftlog("quorum", "describe", *at)
+        assert ran.code == 3, ran
+        says(ran.out, "nobody leads", *(f"{node.endpoint} does not answer: .*refused" for node in (first, second)))
+        ran = raftlog("quorum", "describe", "--json", *at)
+        assert (ran.code, ran.json["leader_id"]) == (3, None)
+        (alive,) = (node for node in ran.json["nodes"] if node["role"] is not None)
+        assert alive["node_id"] == last.node_id
+        assert alive["log_end_offset"] > 0
+    finally:
+        cluster.stop_all(timeout_s=5)
