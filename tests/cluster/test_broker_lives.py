@@ -1,0 +1,174 @@
+"""Brokers that leave, die, come back, sleep, and share an id, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import PATIENCE_S, controllers_of, describe, one_message, raftlog, says, setting, until, until_true
+
+from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+# So long that a broker which comes back sooner cannot have waited for its old session to end.
+LONG_SESSION = {"broker.session.timeout.ms": 60_000, "broker.fencing.timeout.ms": 90_000}
+SHORT_SESSION = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 300,
+    "broker.fencing.timeout.ms": 4_000,
+}
+BACK_WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One controller and two brokers that both hold all partitions."""
+    made = LocalCluster(tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        at = ("--bootstrap-controller", made.bootstrap_controllers)
+        assert raftlog("topics", "create", "t", "-p", 4, "-r", 2, *at).code == 0
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
+    """What the controller says of a broker."""
+    (found,) = (one for one in describe(cluster)["brokers"] if one["broker_id"] == broker_id)
+    return dict(found)
+
+
+def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
+    before = broker(cluster, 2)
+    assert cluster.stop(["broker-2"], PATIENCE_S) == []
+    gone = broker(cluster, 2)
+    assert (gone["state"], gone["leader_count"]) == ("inactive", 0)
+    says(gone["reason"], "controlled shutdown")
+    says(cluster.log_path("broker-2").read_text().splitlines()[-1], "broker stopped", "controlled shutdown")
+    assert broker(cluster, 3)["leader_count"] == 4
+    cluster.start("broker-2")
+    cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
+    back = broker(cluster, 2)
+    assert back["state"] == "active"
+    assert back["broker_epoch"] > before["broker_epoch"]
+
+
+def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: LocalCluster) -> None:
+    before = broker(cluster, 2)
+    cluster.kill("broker-2", signal.SIGKILL)
+    assert cluster.wait_gone("broker-2")
+    assert broker(cluster, 2)["state"] == "active"  # Its session is long, and nobody has told the controller.
+    cluster.start("broker-2")
+    cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
+    back = broker(cluster, 2)
+    assert back["state"] == "active"
+    assert back["broker_epoch"] > before["broker_epoch"]
+
+
+def test_a_second_broker_with_the_id_of_a_living_one_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    before = broker(cluster, 2)
+    port, http_port = free_ports(2)
+    flags = [
+        f"--set=log.dirs={tmp_path}/data",
+        f"--set=listeners=127.0.0.1:{port}",
+        f"--set=http.listener=127.0.0.1:{http_port}",
+        "--set=initial.broker.registration.timeout.ms=1500",
+        "--set=log.format=console",
+    ]
+    config = ("-c", cluster.config_path("broker-2"))
+    assert raftlog("storage", "format", *config, flags[0]).code == 0
+    ran = raftlog("broker", "run", *config, *flags)
+    assert ran.code == 1
+    says(
+        ran.err,
+        r"(?m)^.*warning.*DUPLICATE_BROKER_REGISTRATION: broker 2 is registered by another process, incarnation \S+ at "
+        + cluster.node("broker-2").endpoint,
+        r"(?m)^.*critical.*could not register within 1.5 s",
+    )
+    # The same directory is refused before it says a word to anybody.
+    ran = raftlog("broker", "run", *config, *flags[1:])
+    says(one_message(ran), f"in use by pid {cluster.pid('broker-2')}")
+    assert ran.code == 2
+    after = broker(cluster, 2)
+    assert (after["broker_epoch"], after["state"]) == (before["broker_epoch"], "active")
+    assert cluster.ready("broker-2", PATIENCE_S)[0]
+
+
+async def lao_of(client: Any) -> pb.DescribeBrokersResponse:
+    response = await client.call(pb.DescribeBrokersRequest(), timeout_s=PATIENCE_S)
+    return response.describe_brokers
+
+
+async def sleep_and_wake(cluster: LocalCluster, sleeper: int) -> None:
+    async with controllers_of(cluster) as client:
+        highest = -1
+        stopping = False
+
+        async def watch() -> None:
+            """LAO never goes back, asleep or awake."""
+            nonlocal highest
+            while not stopping:
+                lao = (await lao_of(client)).lowest_acknowledged_offset
+                assert lao >= highest
+                highest = lao
+                await asyncio.sleep(0.01)
+
+        async def write(key: str, acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED) -> Any:
+            return (await client.call(setting(key, "x"), acks=acks, timeout_s=PATIENCE_S)).write
+
+        async def state_is(state: int) -> bool:
+            found = (await lao_of(client)).brokers
+            return next(one.state for one in found if one.broker_id == sleeper) == state
+
+        watching = asyncio.create_task(watch())
+        assert cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
+        await write("held")
+        # LAO waits for the sleeper as long as it counts, and goes on without it once it is fenced.
+        acknowledged = await write("asleep", common_pb2.ACKS_VISIBLE)
+        assert acknowledged.reached == common_pb2.ACKS_VISIBLE
+        assert await state_is(pb.INACTIVE)
+        assert (await lao_of(client)).lowest_acknowledged_offset >= acknowledged.token.offset
+        asleep = await asyncio.to_thread(broker, cluster, sleeper)
+        says(asleep["reason"], "session")
+        assert cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
+        await until_true(lambda: state_is(pb.ACTIVE), "the sleeper is unfenced again")
+        awake = await asyncio.to_thread(broker, cluster, sleeper)
+        # It is the same process: the same registration, not a new one.
+        assert awake["broker_epoch"] == asleep["broker_epoch"]
+        assert (await write("awake", common_pb2.ACKS_VISIBLE)).reached == common_pb2.ACKS_VISIBLE
+        stopping = True
+        await watching
+
+
+def test_a_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SHORT_SESSION)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+        asyncio.run(sleep_and_wake(cluster, 3))
+        until(lambda: cluster.ready("broker-3")[0], "broker-3 serves")
+        keys = {"held", "asleep", "awake"}
+        for name in ("broker-2", "broker-3"):
+            for key in sorted(keys):
+                assert value_on(cluster, name, key) == "x"
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def value_on(cluster: LocalCluster, name: str, key: str) -> str:
+    """What a plain read on one broker shows."""
+    at = ("--bootstrap-server", cluster.node(name).endpoint)
+    ran = raftlog("configs", "describe", "client-metrics", key, "--key", "match", "--json", *at)
+    assert ran.code == 0, ran
+    return str(ran.json["configs"][0]["value"])
