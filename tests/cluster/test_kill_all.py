@@ -94,6 +94,7 @@ def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster) 
     # A committed write makes the new leader's high watermark cover all that was committed before it.
     asyncio.run(_settle(cluster))
     image = asyncio.run(committed_image(cluster))
+    print(f"{len(acknowledged)} writes acknowledged before {ROUNDS} deaths of all nodes")
     lost = [name for name in acknowledged if image.configs.get((16, name)) != {"match": name}]
     assert len(acknowledged) >= 500 * ROUNDS
     assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged writes are lost, for instance {lost[:3]}"

@@ -1,0 +1,47 @@
+"""The queue in front of the controller is bounded, in order, and gives back what waited too long."""
+
+import pytest
+
+from controller import intake
+from controller.intake import Intake
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+def request(name: str = "a", timeout_ms: int = 0) -> pb.ControllerRequest:
+    return pb.ControllerRequest(cluster_id=name, timeout_ms=timeout_ms)
+
+
+def test_in_order_with_its_bytes() -> None:
+    queue = Intake()
+    for name in ("a", "bb"):
+        queue.add(None, request(name), 0.0)
+    assert queue.waiting_bytes == request("a").ByteSize() + request("bb").ByteSize()
+    taken = [queue.take(), queue.take(), queue.take()]
+    assert [w.request.cluster_id if w else None for w in taken] == ["a", "bb", None]
+    assert queue.waiting_bytes == 0
+
+
+def test_too_large_and_too_many_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_WAITING", 2)
+    queue = Intake()
+    with pytest.raises(ApiError) as refused:
+        queue.add(None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
+    assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.MESSAGE_TOO_LARGE, False)
+    queue.add(None, request(), 0.0)
+    queue.add(None, request(), 0.0)
+    with pytest.raises(ApiError) as refused:
+        queue.add(None, request(), 0.0)
+    assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, False)
+    assert len(queue) == 2
+
+
+def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
+    queue = Intake()
+    queue.add(None, request("long", 5000), 10.0)
+    queue.add(None, request("short", 100), 10.0)
+    queue.add(None, request("default"), 10.0)
+    assert queue.expired(10.05) == []
+    assert [w.request.cluster_id for w in queue.expired(10.1)] == ["short"]
+    assert [w.request.cluster_id for w in queue.drain()] == ["long", "default"]
+    assert queue.waiting_bytes == 0

@@ -1,0 +1,206 @@
+"""What the shell owes the state machine: nothing leaves before the vote it follows is durable, and late answers change nothing."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.replica.peers import PeerAcceptor
+from raftlog.replica.replica import Replica
+from raftlog.storage.api import NodeIdentity
+from raftlog.transport.api import Conversation, Probe
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.disk import SimDisk
+from simulation.loop import run
+
+VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+
+
+class FakeLink:
+    peer = "test"
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        pass
+
+
+class FakeDialer:
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        self.link: FakeLink | None = None
+
+    def open(self) -> FakeLink:
+        self.link = FakeLink()
+        self.handler.opened(self.link)
+        return self.link
+
+    def lose(self) -> None:
+        link, self.link = self.link, None
+        self.handler.closed(link, "lost")
+
+    def close(self) -> None:
+        pass
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.dialers: dict[tuple[str, Conversation], FakeDialer] = {}
+
+    def dial(self, address: str, conversation: Conversation, handler: Any) -> FakeDialer:
+        dialer = self.dialers[address, conversation] = FakeDialer(handler)
+        return dialer
+
+    async def probe(self, address: str, timeout_s: float) -> Probe:
+        return Probe.SILENT
+
+
+class Silent:
+    """A listener that only remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.calls.append((name, arguments))
+
+
+class Shell:
+    """One replica between fakes, whose votes become durable when the test says so."""
+
+    def __init__(self, wall_clock_ms: Callable[[], int] = lambda: 1000) -> None:
+        disk = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1))
+        self.store = disk.open()
+        self.votes: list[tuple[Any, Callable[[Any], None]]] = []
+        self.store.write_vote = lambda vote, done: self.votes.append((vote, done))  # type: ignore[method-assign]
+        self.transport = FakeTransport()
+        self.replica = Replica(
+            QuorumConfig("c", 1, "dir-1", VOTERS),
+            self.store,
+            self.transport,
+            Silent(),
+            rng=random.Random(2),
+            wall_clock_ms=wall_clock_ms,
+        )
+        self.replica.start()
+
+    def persist(self) -> None:
+        self.votes.pop(0)[1](None)
+
+    def ask(self, link: FakeLink, *, epoch: int, candidate: int = 2) -> None:
+        """A VoteRequest on the control conversation."""
+        request = pb.VoteRequest(
+            cluster_id="c",
+            voter_id=1,
+            replica_epoch=epoch,
+            replica_id=candidate,
+            replica_directory_id="",
+            last_offset=0,
+        )
+        acceptor = self.replica.acceptors()[Conversation.QUORUM](link)
+        acceptor.received(link, [pb.QuorumMessage(correlation_id=9, vote_request=request)])
+
+
+def test_a_vote_leaves_only_when_it_is_durable() -> None:
+    async def main() -> None:
+        shell = Shell()
+        link = FakeLink()
+        shell.ask(link, epoch=5)
+        assert shell.votes
+        assert shell.votes[-1][0].voted_id == 2
+        assert link.sent == []
+        while shell.votes:
+            assert link.sent == []
+            shell.persist()
+        [message] = link.sent
+        assert message.correlation_id == 9
+        assert message.vote_response.vote_granted
+
+    run(main())
+
+
+def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
+    async def main() -> None:
+        shell = Shell()
+        first, second = FakeLink(), FakeLink()
+        shell.ask(first, epoch=5)
+        shell.ask(second, epoch=6, candidate=3)
+        assert len(shell.votes) == 1, "one write at a time"
+        shell.persist()
+        assert second.sent == []
+        while shell.votes:
+            shell.persist()
+        assert first.sent[0].vote_response.vote_granted
+        assert second.sent[0].vote_response.vote_granted
+        assert second.sent[0].vote_response.leader_epoch == 6
+
+    run(main())
+
+
+def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
+    async def main() -> None:
+        from raftlog.errors import StorageError
+
+        shell = Shell()
+        link = FakeLink()
+        shell.ask(link, epoch=5)
+        _, done = shell.votes.pop(0)
+        done(StorageError("no"))
+        shell.ask(link, epoch=7)
+        assert link.sent == []
+        assert [name for name, _ in shell.replica._listener.calls][-1] == "failed"
+
+    run(main())
+
+
+def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
+    async def main() -> None:
+        shell = Shell()
+        heard: list[tuple[int, int]] = []
+        shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign]
+        unanswered: list[int] = []
+        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+        dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
+        old = dialer.open()
+        shell.replica._peers[2].send_fetch(41, pb.FetchRequest())
+        assert [message.correlation_id for message in old.sent] == [41]
+        dialer.lose()
+        assert unanswered == [41]
+        new = dialer.open()
+        shell.replica._peers[2].send_fetch(42, pb.FetchRequest())
+        dialer.handler.received(new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)])
+        dialer.handler.received(new, [pb.FetchResponse(correlation_id=42)])
+        assert heard == [(2, 42)]
+
+    run(main())
+
+
+def test_a_request_without_a_link_fails_at_once() -> None:
+    async def main() -> None:
+        shell = Shell()
+        unanswered: list[int] = []
+        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+        shell.replica._peers[3].send(7, pb.EndQuorumEpochRequest())
+        assert unanswered == [7]
+
+    run(main())
+
+
+def test_timestamps_never_go_back_though_the_clock_does() -> None:
+    async def main() -> None:
+        times = iter([5000, 4000, 6000])
+        shell = Shell(lambda: next(times))
+        assert [shell.replica.next_timestamp_ms() for _ in range(3)] == [5000, 5000, 6000]
+
+    run(main())
+
+
+def test_what_is_no_request_is_dropped() -> None:
+    heard: list[Any] = []
+    acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: heard.append(request))
+    acceptor.received(FakeLink(), [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
+    assert heard == []
