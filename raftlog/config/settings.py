@@ -145,7 +145,9 @@ class Settings(BaseModel):
     )  # fmt: skip
 
     # --- the broker itself --------------------------------------------------------------------------------------------
-    broker_rack: str = _key("", "The failure domain of this broker; replicas are spread over racks.", roles=BROKER)
+    broker_rack: str = _key(
+        "", "The failure domain of this broker, as clients are told. Replicas are not spread over racks yet.", roles=BROKER
+    )
     broker_fencing_timeout_ms: Positive = _key(
         12000, "A broker that has not reached the controller for so long fences itself (KIP-343). Longer than the session"
         " timeout: the controller should have moved its leaderships before it stops.", unit="ms", roles=BROKER,
