@@ -132,7 +132,7 @@ class Load:
             count += 1
             key = f"{name}-{count}"
             try:
-                response = await self._client.call(setting(key, key), timeout_s=5.0)
+                response = await self._client.call(setting(key, key), timeout_s=2.0)
             except ApiError:
                 await asyncio.sleep(0.005)
                 continue

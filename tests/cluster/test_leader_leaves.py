@@ -1,0 +1,91 @@
+"""The active controller stops or sleeps under load: another takes over soon, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, says, until_true
+
+from raftlog.cli.local import LocalCluster, Node
+
+GAP_S = 10.0
+"""Of a hand-over that takes some 20 ms on a machine that has nothing else to do."""
+SLEEP_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("leader") / "c", controllers=3, brokers=0)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:
+    """(role, epoch) as a node itself says."""
+    quorum = await asyncio.to_thread(cluster.quorum, 2.0)  # One that sleeps uses up the time.
+    found = next((one for one in quorum.descriptions if one.node_id == node.node_id), None)
+    return (found.role, found.leader_epoch) if found is not None else ("", -1)
+
+
+async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> None:
+    leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="stopped")
+        await load.more(200)
+        epoch, load.longest_gap_s = load.epoch, 0.0
+        assert cluster.kill(leader.name, signal.SIGTERM)
+        await load.more(200)
+
+        async def led_by_another() -> bool:
+            return load.epoch > epoch
+
+        await until_true(led_by_another, "a write is acknowledged in a new epoch")
+        await load.more(100)
+        await load.stop()
+    assert load.longest_gap_s < GAP_S
+    assert await asyncio.to_thread(cluster.wait_gone, leader.name, PATIENCE_S)
+    says(cluster.log_path(leader.name).read_text().splitlines()[-1], "controller stopped")
+    assert lost(load.acknowledged, await committed_image(cluster)) == []
+    cluster.start(leader.name)
+    await asyncio.to_thread(cluster.wait_ready, [leader.name], PATIENCE_S)
+
+
+async def test_a_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
+    leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+    others = [node for node in cluster.controllers if node != leader]
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="asleep")
+        await load.more(200)
+        epoch = load.epoch
+        assert cluster.kill(leader.name, signal.SIGSTOP)
+        asleep_at = asyncio.get_running_loop().time()
+        try:
+
+            async def led_by_another() -> bool:
+                roles = [await role(cluster, node) for node in others]
+                return any(name == "leader" and led > epoch for name, led in roles)
+
+            await until_true(led_by_another, "another leads while the old leader sleeps")
+            await load.more(200)
+            await asyncio.sleep(max(0.0, SLEEP_S - (asyncio.get_running_loop().time() - asleep_at)))
+        finally:
+            assert cluster.kill(leader.name, signal.SIGCONT)
+
+        async def stepped_down() -> bool:
+            name, now = await role(cluster, leader)
+            return name == "follower" and now > epoch
+
+        await until_true(stepped_down, "the old leader follows")
+        await load.more(100)
+        await load.stop()
+    assert load.epoch > epoch
+    assert lost(load.acknowledged, await committed_image(cluster)) == []
+    await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S)
