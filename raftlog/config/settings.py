@@ -146,7 +146,9 @@ class Settings(BaseModel):
 
     # --- the broker itself --------------------------------------------------------------------------------------------
     broker_rack: str = _key(
-        "", "The failure domain of this broker, as clients are told. Replicas are not spread over racks yet.", roles=BROKER
+        "",
+        "The failure domain of this broker, as clients are told. Replicas are not spread over racks yet.",
+        roles=BROKER,
     )
     broker_fencing_timeout_ms: Positive = _key(
         12000, "A broker that has not reached the controller for so long fences itself (KIP-343). Longer than the session"
