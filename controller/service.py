@@ -342,6 +342,9 @@ class ControllerService:
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
+        except Exception as error:  # a defect of ours: better no controller than one that leads and decides nothing
+            log.exception("the controller stops")
+            self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
 
     def _claim(self, leadership: Leadership) -> None:
         if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time()):

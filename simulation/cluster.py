@@ -220,9 +220,9 @@ class Cluster:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     async def faults(self) -> None:
-        """Break something now and then, never more than a minority of controllers at once, and mend it."""
+        """Break something now and then, and mend it. A disk keeps what was flushed, whoever dies."""
         rng = self.rng["faults"]
-        kinds = (self._kill_controller, self._kill_broker, self._partition, self._pause)
+        kinds = (self._kill_controller, self._kill_all_controllers, self._kill_broker, self._partition, self._pause)
         end = self.loop.time() + self.config.faults_s
         while self.loop.time() < end:
             await asyncio.sleep(rng.expovariate(1 / self.config.fault_every_s))
@@ -237,6 +237,14 @@ class Cluster:
         host.kill()
         await asyncio.sleep(rng.uniform(0.05, 2.0))
         host.start()
+
+    async def _kill_all_controllers(self, rng: random.Random) -> None:
+        self.note("controllers", "all killed")
+        for host in self.controllers:
+            host.kill()
+        await asyncio.sleep(rng.uniform(0.05, 1.0))
+        for host in self.controllers:
+            host.start()
 
     async def _kill_broker(self, rng: random.Random) -> None:
         host = rng.choice(self.brokers)

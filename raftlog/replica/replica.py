@@ -159,6 +159,9 @@ class Replica(PeerObserver):
         cached = self._tail.read(offset, until, max_bytes)
         if cached is not None:
             return cached
+        if self._unwritten:
+            # Part of the log, and in memory, but the store does not have it yet: what is asked for lies before it.
+            until = min(until, self._unwritten[0].base_offset)
         try:
             return self._store.read(offset, until=until, max_bytes=max_bytes)
         except FatalError as error:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.replica.peers import PeerAcceptor
 from raftlog.replica.replica import Replica
@@ -204,3 +205,22 @@ def test_what_is_no_request_is_dropped() -> None:
     acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: heard.append(request))
     acceptor.received(FakeLink(), [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
+
+
+def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
+    async def main() -> None:
+        from raftlog import batch
+
+        shell = Shell()
+        replica = shell.replica
+        first = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=0, epoch=1, timestamp_ms=1)
+        second = batch.encode([batch.RecordData(20, 0, b"b")], base_offset=1, epoch=1, timestamp_ms=1)
+        shell.store.append(first, 0, 1)
+        # As after a restart: the first is only on disk, the second only in memory.
+        replica._tail.reset(1)
+        span = events.LogSpan(1, 2, ((1, 1),), second)
+        replica._append(events.Append(span))
+        assert replica.read(0, 2, 1 << 20) == first
+        assert replica.read(1, 2, 1 << 20) == second
+
+    run(main())

@@ -1,0 +1,118 @@
+"""Who is heard lives: a backlog, or a controller that was away itself, fences nobody."""
+
+import asyncio
+import random
+
+from test_controller_quorum import VOTERS, Node, World
+
+from controller.settings import ControllerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+from simulation.loop import run
+
+
+class FakeBroker:
+    """Registers and heartbeats by hand, claiming to have applied all there is."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        transport = world.network.transport_for("broker")
+        self.client = ControllerClient(transport, [v.endpoint for v in VOTERS], rng=random.Random(3))
+        self.epoch = -1
+
+    async def register(self) -> None:
+        ranges = [
+            records_pb2.FeatureRange(name=name, min_supported_version=0, max_supported_version=1)
+            for name in ("metadata.version", "lao.version")
+        ]
+        listener = records_pb2.Listener(name="PLAINTEXT", host="broker", port=9092)
+        request = pb.RegisterBrokerRequest(
+            broker_id=7,
+            cluster_id="c",
+            incarnation_id="one",
+            listeners=[listener],
+            features=ranges,
+            registration_version=1,
+        )
+        self.epoch = (await self.client.call(request)).register_broker.broker_epoch
+
+    def heartbeat(self, node: Node) -> asyncio.Future:
+        service = node.service
+        request = pb.BrokerHeartbeatRequest(
+            broker_id=7,
+            broker_epoch=self.epoch,
+            current_metadata_offset=service.committed_end - 1,
+            controller_epoch=service.controller_epoch,
+            target_state=pb.ACTIVE,
+            told_lowest_acknowledged_offset=service.lowest_acknowledged_offset,
+        )
+        return self.client.send(pb.ControllerRequest(broker_heartbeat=request), 5.0)
+
+    def fenced(self, node: Node) -> bool:
+        return node.service.image.brokers[7].fenced
+
+
+async def unfenced_broker() -> tuple[World, Node, FakeBroker]:
+    world = World()
+    node = await world.active()
+    broker = FakeBroker(world)
+    await broker.register()
+    while broker.fenced(node):
+        await broker.heartbeat(node)
+        await asyncio.sleep(0.05)
+    return world, node, broker
+
+
+SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
+
+
+def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        await asyncio.sleep(SESSION_S - 1)
+        assert not broker.fenced(node)
+        await world.until(lambda: broker.fenced(node), within_s=1.5)
+
+    run(main())
+
+
+def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        await asyncio.sleep(SESSION_S - 1)
+        # As after a pause of four seconds: the timer comes that much too late.
+        node.service._next_tick -= 4
+        await asyncio.sleep(3)
+        assert not broker.fenced(node)
+        await world.until(lambda: broker.fenced(node), within_s=3)
+
+    run(main())
+
+
+def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        await asyncio.sleep(SESSION_S - 0.6)
+        # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue.
+        others = [f"c{other.id}" for other in world.nodes if other is not node]
+        for other in others:
+            world.network.partition(f"c{node.id}", other)
+        stuck = asyncio.ensure_future(world.client.call(_write()))
+        await asyncio.sleep(0.1)
+        broker.heartbeat(node)
+        await asyncio.sleep(0.1)
+        for other in others:
+            world.network.heal(f"c{node.id}", other)
+        await stuck
+        assert node.service.active is not None, "still the same leadership"
+        await asyncio.sleep(2)
+        assert not broker.fenced(node)
+
+    run(main())
+
+
+def _write() -> pb.IncrementalAlterConfigsRequest:
+    config = pb.AlterableConfig(name="match", value="x")
+    resource = pb.AlterConfigsResource(resource_type=16, resource_name="k", configs=[config])
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
