@@ -7,6 +7,7 @@ from test_controller_quorum import VOTERS, Node, World
 
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 from simulation.loop import run
@@ -37,7 +38,7 @@ class FakeBroker:
         )
         self.epoch = (await self.client.call(request)).register_broker.broker_epoch
 
-    def heartbeat(self, node: Node) -> asyncio.Future:
+    def heartbeat(self, node: Node, timeout_s: float = 5.0) -> asyncio.Future:
         service = node.service
         request = pb.BrokerHeartbeatRequest(
             broker_id=7,
@@ -47,7 +48,7 @@ class FakeBroker:
             target_state=pb.ACTIVE,
             told_lowest_acknowledged_offset=service.lowest_acknowledged_offset,
         )
-        return self.client.send(pb.ControllerRequest(broker_heartbeat=request), 5.0)
+        return self.client.send(pb.ControllerRequest(broker_heartbeat=request), timeout_s)
 
     def fenced(self, node: Node) -> bool:
         return node.service.image.brokers[7].fenced
@@ -94,14 +95,15 @@ def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     async def main() -> None:
         world, node, broker = await unfenced_broker()
         await asyncio.sleep(SESSION_S - 0.6)
-        # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue.
+        # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue until its time is up.
         others = [f"c{other.id}" for other in world.nodes if other is not node]
         for other in others:
             world.network.partition(f"c{node.id}", other)
         stuck = asyncio.ensure_future(world.client.call(_write()))
         await asyncio.sleep(0.1)
-        broker.heartbeat(node)
-        await asyncio.sleep(0.1)
+        late = broker.heartbeat(node, timeout_s=0.2)
+        await asyncio.sleep(0.9)
+        assert (await late).error.error_code == ErrorCode.REQUEST_TIMED_OUT
         for other in others:
             world.network.heal(f"c{node.id}", other)
         await stuck
