@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -327,13 +329,29 @@ class Demo:
         return await run_command([str(Path(sys.executable).with_name(name)), *arguments])
 
     async def _replay_command(self, export: Path) -> str:
-        return await run_command([str(ROOT / "scripts" / "replay"), str(export), "summary", "--json"])
+        # A Spark that is killed leaves what it has put aside: it has to be where the rest of the demo is.
+        aside = self.cluster.directory / "spark"
+        aside.mkdir()
+        environment = {
+            "TMPDIR": str(aside),
+            "SPARK_LOCAL_DIRS": str(aside),
+            "JAVA_TOOL_OPTIONS": f"'-Djava.io.tmpdir={aside}' -XX:-UsePerfData",
+        }
+        command = [str(ROOT / "scripts" / "replay"), str(export), "summary", "--json"]
+        try:
+            return await run_command(command, environment)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-async def run_command(command: list[str]) -> str:
+async def run_command(command: list[str], environment: Mapping[str, str] | None = None) -> str:
     """Run a program to its end; its stdout. Killed with all its children if this is cancelled. Raises DemoError."""
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, **(environment or {})},
     )
     try:
         out, err = await process.communicate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import signal
@@ -69,6 +70,9 @@ def demo(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         _clean_up(cluster, console, keep=keep)
+        if directory is None:
+            with contextlib.suppress(OSError):  # Something else is in it.
+                chosen.parent.rmdir()
     if code is Exit.OK:
         table = Table(title="What was shown", show_header=False, title_justify="left")
         for row in play.summary:

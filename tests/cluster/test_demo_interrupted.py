@@ -1,0 +1,87 @@
+"""Ctrl-C at any moment of the demo: it ends at once, and leaves no process and no data behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster_kit import PATIENCE_S, until
+
+MOMENTS = {
+    "while it starts": "1. Three controllers",
+    "while it kills nodes": "5. While a writer keeps writing",
+    "while Spark runs": "spark-submit ...",
+}
+
+
+def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
+    """The demo's processes: its children, and the nodes, which are in sessions of their own and name its directory."""
+    found = {process.pid: process for process in [parent, *parent.children(recursive=True)]}
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(directory) in argument for argument in process.info["cmdline"] or ()):
+            found[process.pid] = process
+    return list(found.values())
+
+
+def ended(process: psutil.Process) -> bool:
+    """Also of its zombie, if nobody here is its parent."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
+    directory = tmp_path / "demo"
+    output = tmp_path / "output"
+    with output.open("wb") as out:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "raftlog.cli", "demo", "--dir", str(directory)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    processes: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while MOMENTS[moment] not in output.read_text():
+            assert demo.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.02)
+        if "Spark" in moment:
+            # What it puts aside is there, not where nobody looks for it.
+            aside = directory / "spark"
+            until(lambda: aside.exists() and any(aside.iterdir()), "Spark has begun to write")
+        processes = family(psutil.Process(demo.pid), directory)
+        # A terminal's Ctrl-C reaches all that runs in the foreground.
+        os.killpg(demo.pid, signal.SIGINT)
+        code = demo.wait(PATIENCE_S)
+        left = [process for process in [*processes, *family_left(directory)] if not ended(process)]
+        assert left == [], output.read_text()
+        assert not directory.exists()
+        text = output.read_text()
+        assert code != 0
+        assert text.rstrip().splitlines()[-1].startswith("interrupted")
+        assert "Traceback" not in text, text
+    finally:
+        for process in [*processes, *family_left(directory)]:
+            if not ended(process):
+                process.kill()
+
+
+def family_left(directory: Path) -> list[psutil.Process]:
+    """Processes that name the directory of a demo that has ended."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(directory) in argument for argument in process.info["cmdline"] or ())
+    ]
