@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from raftlog.errors import ConfigError
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
 import grpc  # isort: skip
+
+_KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,29 @@ class TlsConfig:
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []
         mistakes: list[str] = []
-        for name in ("certificate_path", "private_key_path", "ca_path"):
+        paths = (self.certificate_path, self.private_key_path, self.ca_path)
+        for key, path in zip(_KEYS, paths, strict=True):
             try:
-                contents.append(Path(getattr(self, name)).read_bytes())
+                contents.append(path.read_bytes())
             except OSError as error:
-                mistakes.append(f"tls.{name}: {error.strerror}: {getattr(self, name)}")
-        if mistakes:
-            raise ConfigError("\n".join(mistakes))
-        certificate, key, ca = contents
-        return certificate, key, ca
+                mistakes.append(f"{key}: {error.strerror}: {path}")
+        if mistakes or (mistakes := self._unusable()):
+            raise ConfigError("; ".join(mistakes))
+        certificate, private_key, ca = contents
+        return certificate, private_key, ca
+
+    def _unusable(self) -> list[str]:
+        """What is wrong with files that can be read: gRPC takes whatever they hold, and fails each handshake with it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        mistakes: list[str] = []
+        try:
+            # An empty password: a key that has one must not ask the terminal for it.
+            context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
+        except (ssl.SSLError, ValueError) as error:
+            files = f"{self.certificate_path} and {self.private_key_path}"
+            mistakes.append(f"tls.certificate.file, tls.key.file: {files} are no certificate and its key: {error}")
+        try:
+            context.load_verify_locations(self.ca_path)
+        except (ssl.SSLError, ValueError) as error:
+            mistakes.append(f"tls.ca.file: {self.ca_path} holds no certificate: {error}")
+        return mistakes

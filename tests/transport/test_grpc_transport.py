@@ -293,8 +293,8 @@ def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
     tls = TlsConfig(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     with pytest.raises(ConfigError) as caught:
         GrpcTransport(tls=tls)
-    for name in ("certificate_path", "private_key_path", "ca_path"):
-        assert f"tls.{name}: No such file" in str(caught.value)
+    for key in ("tls.certificate.file", "tls.key.file", "tls.ca.file"):
+        assert f"{key}: No such file" in str(caught.value)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,116 @@
+"""A whole cluster over mutual TLS, and the command line as its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+from cluster_kit import PATIENCE_S, one_message, raftlog, says
+
+from raftlog.cli.local import LocalCluster
+
+TIMEOUT_S = 1.5
+
+
+def issue(authority: trustme.CA, directory: Path) -> dict[str, Path]:
+    """A certificate's files, by what they are."""
+    directory.mkdir()
+    files = {name: directory / f"{name}.pem" for name in ("certificate", "key", "ca")}
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.private_key_pem.write_to_path(files["key"])
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(files["certificate"], append=True)
+    authority.cert_pem.write_to_path(files["ca"])
+    return files
+
+
+def environment(files: Mapping[str, Path]) -> dict[str, str]:
+    """What makes the command line use them."""
+    return {f"RAFTLOG_TLS_{name.upper()}_FILE": str(path) for name, path in files.items()}
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A cluster and its clients' certificates; ``stranger`` has one of another authority."""
+
+    cluster: LocalCluster
+    client: dict[str, str]
+    stranger: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    node = issue(authority, directory / "node")
+    settings = {f"tls.{name}.file": str(path) for name, path in node.items()}
+    cluster = LocalCluster(directory / "c", controllers=3, brokers=1, settings=settings)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+        yield Secured(
+            cluster,
+            environment(issue(authority, directory / "client")),
+            environment(issue(trustme.CA(), directory / "stranger")),
+        )
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path) -> None:
+    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
+    through = ("--bootstrap-server", secured.cluster.bootstrap_servers)
+    for command in (
+        ("quorum", "describe", *at),
+        ("brokers", "list", *at),
+        ("topics", "create", "t", "-r", 1, "--acks", "visible", *through),
+        ("topics", "describe", "t", *through),
+        ("log", "dump", *at),
+        ("export", tmp_path / "export", *at),
+    ):
+        ran = raftlog(*command, environment=secured.client)
+        assert ran.code == 0, ran
+
+
+@pytest.mark.parametrize("who", ["nobody", "stranger"])
+def test_without_the_right_certificate_nothing_is_answered(secured: Secured, who: str) -> None:
+    shown = secured.stranger if who == "stranger" else {}
+    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers, "--timeout", TIMEOUT_S)
+    for command in (("quorum", "describe"), ("brokers", "list")):
+        ran = raftlog(*command, *at, environment=shown)
+        assert ran.code == 4, ran
+        one_message(ran)
+
+
+def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
+    half = {name: path for name, path in secured.client.items() if "KEY" not in name}
+    ran = raftlog(
+        "quorum", "describe", "--bootstrap-controller", secured.cluster.bootstrap_controllers, environment=half
+    )
+    assert ran.code == 2
+    says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")
+
+
+def test_a_node_whose_certificates_are_no_use_does_not_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    files = issue(trustme.CA(), tmp_path / "tls")
+    flags = [f"--set=tls.{name}.file={path}" for name, path in files.items()]
+    run = ("controller", "run", "-c", cluster.config_path("controller-1"))
+    ran = raftlog(*run, *flags, "--set=tls.key.file=nowhere.pem")
+    says(one_message(ran), r"tls\.key\.file: No such file .*nowhere\.pem")
+    assert ran.code == 2
+    other = issue(trustme.CA(), tmp_path / "other")
+    files["ca"].write_text("no certificate")
+    ran = raftlog(*run, *flags, f"--set=tls.key.file={other['key']}")
+    says(
+        one_message(ran),
+        f"{files['certificate']} and {other['key']} are no certificate and its key",
+        r"tls\.ca\.file: ",
+    )
+    assert ran.code == 2
