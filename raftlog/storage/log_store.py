@@ -147,11 +147,19 @@ class RocksLogStore:
         self._closed = True
         try:
             self._disk.close()
-            self._rocks.close()
+            self._close_rocks()
             if self._recovered and self._commit.failure is None:
                 self._keep_state(LogState(clean=True, end_offset_at_least=self._commit.end_offset))
         finally:
             self._lock.release()
+
+    def _close_rocks(self) -> None:
+        try:
+            self._rocks.close()
+        except FatalError:
+            # What broke the store before also keeps RocksDB from closing in order; it has been told.
+            if self._commit.failure is None:
+                raise
 
     def _keep_state(self, state: LogState) -> None:
         if state != self._state:
