@@ -40,8 +40,9 @@ TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
 MAX_PARKED = 262_144
-OVERLAP_BYTES = 64 << 10
-MAX_UNCOMMITTED_CHUNKS = 2
+CHUNK_BYTES = 64 << 10
+"""Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
+MAX_UNCOMMITTED_CHUNKS = 3
 STANDBY_FOLD_S = 0.002
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
@@ -353,17 +354,22 @@ class ControllerService:
         self._schedule_turn()
 
     def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
-        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when much waits is it worth to
-        # decide it while the last one is on its way. ``_after_commit`` goes on.
-        allowed = 1 if self._intake.waiting_bytes < OVERLAP_BYTES else MAX_UNCOMMITTED_CHUNKS
+        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
+        # decided while others are on their way. ``_after_commit`` goes on.
+        allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
         if leadership.uncommitted_chunks >= allowed:
             return
         now = self._loop.time()
         timestamp_ms = self.replica.next_timestamp_ms()
         reads: list[Parked] = []
-        count = 0
-        while len(leadership.parking) < MAX_PARKED and (waiting := self._intake.take()) is not None:
+        count = taken_bytes = 0
+        while (
+            taken_bytes < CHUNK_BYTES
+            and len(leadership.parking) < MAX_PARKED
+            and (waiting := self._intake.take()) is not None
+        ):
             count += 1
+            taken_bytes += waiting.size
             decision = self._decide(active, waiting.request, now)
             if decision.records:
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
@@ -386,6 +392,8 @@ class ControllerService:
                 leadership.parking.park(parked)
             # The rounds of a single voter are confirmed at once, before these were parked.
             leadership.parking.release_reads()
+        if self._intake:
+            self._schedule_turn()
 
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:
