@@ -19,7 +19,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import Record, parse
+from raftlog.metadata.records import Record, decoded
 
 UNKNOWN = -1
 
@@ -174,7 +174,7 @@ class View:
             message = f"a chunk up to {headers[-1].end_offset} with a high watermark of {high_watermark}: not committed"
             raise CorruptLogError(message, offset=following)
         framed = [(header, batch.records(chunk, header)) for header in headers]
-        return [(header, [Record(data.type, parse(data), data) for data in found]) for header, found in framed]
+        return [(header, [decoded(data) for data in found]) for header, found in framed]
 
     def _note_membership(self, epoch: int) -> None:
         """After each batch: fenced and unfenced again within one chunk must not look like nothing."""

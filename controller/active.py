@@ -25,7 +25,6 @@ from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from controller.state import ControllerState
 from controller.topics import create_topics, delete_topics
-from raftlog.batch import RecordData
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
@@ -36,7 +35,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 METADATA_VERSION_FEATURE = "metadata.version"
 BOOTSTRAP_FEATURES = ((METADATA_VERSION_FEATURE, 1), (LAO_FEATURE, 1))
-_NEWS = Record(RecordType.CONFIG, None, RecordData(RecordType.CONFIG, 0, b""))
+_NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
 
 

@@ -23,7 +23,7 @@ class ChunkBuilder:
         self._epoch = epoch
         self._frames: list[bytes] = []
         self._base_offset = -1
-        self._shared: list[batch.RecordData] = []
+        self._shared: list[Record] = []
         self._shared_principal = ""
         self._shared_base = -1
         self._timestamp_ms = 0
@@ -44,12 +44,12 @@ class ChunkBuilder:
                 self._end_shared()
             if not self._shared:
                 self._shared_principal, self._shared_base = principal, base_offset
-            self._shared.append(records[0].data)
+            self._shared.append(records[0])
             return
         self._end_shared()
         self._frames.append(
             batch.encode(
-                [record.data for record in records],
+                records,
                 base_offset=base_offset,
                 epoch=self._epoch,
                 timestamp_ms=timestamp_ms,

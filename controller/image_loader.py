@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import Record, parse
+from raftlog.metadata.records import Record, decoded
 from raftlog.replica.replica import Replica
 
 SLICE_BYTES = 64 << 10
@@ -29,7 +29,7 @@ def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: 
         builder.apply_chunk(chunk)
         return builder.offset + 1 >= until
     for header in batch.headers(chunk, verify=False):
-        records = [Record(data.type, parse(data), data) for data in batch.records(chunk, header)]
+        records = [decoded(data) for data in batch.records(chunk, header)]
         builder.apply_batch(
             records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
         )

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -78,7 +78,7 @@ class BatchHeader(NamedTuple):
 
 
 def encode(
-    records: Iterable[RecordData],
+    records: Iterable[tuple[Any, ...]],
     *,
     base_offset: int,
     epoch: int,
@@ -89,12 +89,13 @@ def encode(
     sequence: int = 0,
     all_below_done: int = 0,
 ) -> bytes:
-    """Encode one batch. Raises ValueError if there is no record."""
+    """Encode one batch of (type, version, body, ...), as RecordData is. Raises ValueError if there is no record."""
     parts: list[bytes] = []
     count = 0
     pack = _RECORD.pack
-    for type_, version, body in records:
-        parts.append(pack(type_, version, len(body)))
+    for record in records:
+        body = record[2]
+        parts.append(pack(record[0], record[1], len(body)))
         parts.append(body)
         count += 1
     if not count:

@@ -65,19 +65,28 @@ TYPE_OF: dict[type[Message], RecordType] = {message: RecordType(number) for numb
 
 
 class Record(NamedTuple):
-    """A record in both forms: the message, for the fold, and the bytes, encoded once, for the log."""
+    """A record in both forms: the bytes, encoded once, for the log (as in RecordData), and the message, for the fold."""
 
     type: int
+    version: int
+    body: bytes
     message: Any
-    data: RecordData
+
+    @property
+    def data(self) -> RecordData:
+        """Only what the log holds."""
+        return RecordData(self.type, self.version, self.body)
 
 
 def record(message: Any) -> Record:
     """Encode a message of :mod:`raftlog.wire.records` as a record."""
-    type_ = TYPE_OF[type(message)]
     # No record has a map field, so these bytes depend on nothing but the message.
-    body = message.SerializeToString()
-    return Record(type_, message, RecordData(type_, RECORD_VERSION, body))
+    return Record(TYPE_OF[type(message)], RECORD_VERSION, message.SerializeToString(), message)
+
+
+def decoded(data: RecordData) -> Record:
+    """A record of the log with its message. Raises UnknownRecordError."""
+    return Record(*data, parse(data))
 
 
 def parse(data: RecordData) -> Any:
