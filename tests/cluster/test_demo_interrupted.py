@@ -15,7 +15,6 @@ from cluster_kit import PATIENCE_S, until
 
 MOMENTS = {
     "while it starts": "1. Three controllers",
-    "while it kills nodes": "5. While a writer keeps writing",
     "while Spark runs": "spark-submit ...",
 }
 

@@ -116,9 +116,8 @@ class TestDirectories:
         says(one_message(ran), "data/controller-2", "belongs to .*node 2")
         assert ran.code == 2
 
-    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_of_another_cluster(self, cluster: LocalCluster, name: str) -> None:
-        ran = run(cluster, name, cluster_id="other")
+    def test_of_another_cluster(self, cluster: LocalCluster) -> None:
+        ran = run(cluster, DOWN, cluster_id="other")
         says(one_message(ran), f"belongs to cluster '{cluster.cluster_id}'", "'other'")
         assert ran.code == 2
 
@@ -173,7 +172,8 @@ class TestCorruptLog:
     """A byte in the middle of committed records has changed while the node was down."""
 
     def refused(self, cluster: LocalCluster, directory: Path) -> str:
-        ran = run(cluster, DOWN, log_dirs=directory)
+        # It does not even try to listen: the port is taken, and nobody minds.
+        ran = run(cluster, DOWN, log_dirs=directory, listeners=cluster.node("controller-1").endpoint)
         assert ran.code == 3
         return one_message(ran)
 
