@@ -12,7 +12,6 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_WAITING = 65_536
 MAX_REQUEST_BYTES = 4 << 20
-DEFAULT_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +28,9 @@ class Waiting:
 class Intake:
     """The queue in front of the controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, default_timeout_s: float) -> None:
+        """``default_timeout_s``: of a request that names none."""
+        self._default_timeout_s = default_timeout_s
         self._queue: deque[Waiting] = deque()
         self.waiting_bytes = 0
         """Of the requests that wait."""
@@ -46,7 +47,7 @@ class Intake:
             )
         if len(self._queue) >= MAX_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
-        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else DEFAULT_TIMEOUT_S
+        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
         self._queue.append(Waiting(link, request, now + timeout_s, size))
         self.waiting_bytes += size
 

@@ -73,7 +73,7 @@ class ControllerService:
         self._high_watermark = -1
         self._leader_id, self._leader_epoch = -1, 0
         self.leadership: Leadership | None = None
-        self._intake = Intake()
+        self._intake = Intake(settings.request_timeout_ms / 1000)
         self._turn_due = False
         self._observers_due = False
         self._commit_due = False
@@ -174,7 +174,8 @@ class ControllerService:
             return None
         return ApiError(
             ErrorCode.NOT_CONTROLLER,
-            f"node {self.quorum.node_id} is not the active controller",
+            f"node {self.quorum.node_id} is not the active controller"
+            + ("" if self._leader_id not in (-1, self.quorum.node_id) else ", and knows of none"),
             leader_id=self._leader_id if self._leader_id != self.quorum.node_id else -1,
         )
 

@@ -27,3 +27,5 @@ class ControllerSettings:
     """A request that would write more records is refused: a batch is committed whole, and holds up all behind it."""
     config_value_max_bytes: int = 32_768
     """The largest config value, UTF-8."""
+    request_timeout_ms: int = 30_000
+    """Of a request that names no timeout of its own."""

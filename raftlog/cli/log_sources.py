@@ -115,8 +115,10 @@ class DirectoryLog:
         self._high_watermark = self.end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches."""
-        return self._log.read(offset, self.end_offset, max_bytes)
+        """Whole verified batches. What is committed for certain, once that is known, is never mixed with what is not."""
+        proven = self._high_watermark
+        until = proven if proven is not None and offset < proven else self.end_offset
+        return self._log.read(offset, until, max_bytes)
 
     def _find_high_watermark(self) -> int:
         proven, single = self.start_offset, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any
@@ -46,14 +47,23 @@ Acks = Annotated[
 ValidateOnly = Annotated[bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")]
 
 
+def principal() -> str:
+    """Who asks, for audits: the user of this machine. Not authenticated; empty if the user has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
 def write(body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
     """Send one write, through a broker if one is given, else straight to the controller. Raises ApiError."""
 
     async def send(session: Any) -> Any:
         if bootstrap_server:
-            return await session.brokers(bootstrap_server).write(body, acks=acks.wire, timeout_s=timeout_s)
+            brokers = session.brokers(bootstrap_server)
+            return await brokers.write(body, acks=acks.wire, timeout_s=timeout_s, principal=principal())
         client = session.controllers(bootstrap_controller)
-        return await client.call(body, acks=acks.wire, timeout_s=timeout_s)
+        return await client.call(body, acks=acks.wire, timeout_s=timeout_s, principal=principal())
 
     return run(send, timeout_s)
 

@@ -10,6 +10,9 @@ from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, P
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 PROBE_TIMEOUT_S = 0.2
+PROBE_AGAIN_S = 0.02
+PROBES_MAX = 50
+"""A dying process may still accept for a moment after its streams have broken: the first probe is not the last word."""
 
 _REQUESTS = frozenset(
     ("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request", "fetch_snapshot_request")
@@ -48,6 +51,11 @@ class PeerLink:
         self._control = conversation is Conversation.QUORUM
         self._in_flight: set[int] = set()
         self._dialer: Dialer = peer.transport.dial(peer.endpoint, conversation, self)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a live link."""
+        return self._dialer.link is not None
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send, or report at once that there will be no answer."""
@@ -120,8 +128,13 @@ class Peer:
             self._probe = self._spawn(self._find_out())
 
     async def _find_out(self) -> None:
-        if await self.transport.probe(self.endpoint, PROBE_TIMEOUT_S) is Probe.REFUSED:
-            self.observer.gone(self.node_id)
+        for _ in range(PROBES_MAX):
+            if await self.transport.probe(self.endpoint, PROBE_TIMEOUT_S) is Probe.REFUSED:
+                self.observer.gone(self.node_id)
+                return
+            await asyncio.sleep(PROBE_AGAIN_S)
+            if self._control.is_up and self._replication.is_up:
+                return
 
     def close(self) -> None:
         """Stop for good."""

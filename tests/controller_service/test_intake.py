@@ -13,7 +13,7 @@ def request(name: str = "a", timeout_ms: int = 0) -> pb.ControllerRequest:
 
 
 def test_in_order_with_its_bytes() -> None:
-    queue = Intake()
+    queue = Intake(30.0)
     for name in ("a", "bb"):
         queue.add(None, request(name), 0.0)
     assert queue.waiting_bytes == request("a").ByteSize() + request("bb").ByteSize()
@@ -24,7 +24,7 @@ def test_in_order_with_its_bytes() -> None:
 
 def test_too_large_and_too_many_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
-    queue = Intake()
+    queue = Intake(30.0)
     with pytest.raises(ApiError) as refused:
         queue.add(None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
     assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.MESSAGE_TOO_LARGE, False)
@@ -37,7 +37,7 @@ def test_too_large_and_too_many_are_refused_and_change_nothing(monkeypatch: pyte
 
 
 def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
-    queue = Intake()
+    queue = Intake(30.0)
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
     queue.add(None, request("default"), 10.0)

@@ -1,5 +1,6 @@
 """What the shell owes the state machine: nothing leaves before the vote it follows is durable, and late answers change nothing."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -222,5 +223,52 @@ def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
         replica._append(events.Append(span))
         assert replica.read(0, 2, 1 << 20) == first
         assert replica.read(1, 2, 1 << 20) == second
+
+    run(main())
+
+
+def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
+    async def main() -> None:
+        shell = Shell()
+        answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
+        gone: list[int] = []
+        shell.replica.gone = gone.append  # type: ignore[method-assign]
+
+        async def probe(address: str, timeout_s: float) -> Probe:
+            return answers.pop(0)
+
+        shell.transport.probe = probe  # type: ignore[method-assign]
+        dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+        dialer.open()
+        dialer.lose()
+        await asyncio.sleep(1)
+        assert gone == [2]
+        assert answers == []
+
+    run(main())
+
+
+def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
+    async def main() -> None:
+        shell = Shell()
+        probes: list[str] = []
+
+        async def probe(address: str, timeout_s: float) -> Probe:
+            probes.append(address)
+            return Probe.ACCEPTED
+
+        shell.transport.probe = probe  # type: ignore[method-assign]
+        control = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+        replication = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
+        for dialer in (control, replication):
+            dialer.open()
+        control.lose()
+        await asyncio.sleep(0.05)
+        assert len(probes) > 1
+        control.open()
+        await asyncio.sleep(0.05)
+        probes.clear()
+        await asyncio.sleep(1)
+        assert probes == []
 
     run(main())
