@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.main import main
@@ -32,6 +33,7 @@ def raftlog(capsys, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    structured = structlog.get_config()
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()
@@ -43,6 +45,7 @@ def raftlog(capsys, monkeypatch):
 
     yield run
     root.handlers[:], root.level = handlers, level
+    structlog.configure(**structured)
 
 
 @pytest.fixture(scope="session")
