@@ -23,7 +23,7 @@ from broker.lifecycle import LifecycleSettings
 from broker.service import BrokerService
 from broker.settings import BrokerSettings
 from raftlog.metadata.entities import Process
-from raftlog.runtime import tune_garbage_collector
+from raftlog.runtime import tune_memory
 from raftlog.transport.grpc_transport import GrpcTransport
 
 
@@ -72,5 +72,5 @@ async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, cou
 
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    tune_garbage_collector()
+    tune_memory()
     uvloop.run(main(sys.argv[1], tuple(sys.argv[2].split(",")), int(sys.argv[3]), int(sys.argv[4])))

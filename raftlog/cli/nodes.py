@@ -9,7 +9,7 @@ import typer
 
 from raftlog.config import NodeConfig, load_config
 from raftlog.errors import ConfigError
-from raftlog.runtime import tune_garbage_collector
+from raftlog.runtime import tune_memory
 
 Main = Callable[[NodeConfig], Awaitable[int]]
 
@@ -26,7 +26,7 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
 
     setup_logging(config.log_level, config.log_format, node_id=config.node_id)
     main = find_main()
-    tune_garbage_collector()
+    tune_memory()
     import uvloop
 
     async def run() -> int:
