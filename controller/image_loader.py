@@ -45,8 +45,15 @@ class CommittedImage:
         self._builder = ImageBuilder(self._image)
 
     @property
+    def offset(self) -> int:
+        """Of the image; asking for this costs nothing."""
+        return self._builder.offset
+
+    @property
     def image(self) -> Image:
-        """The newest one."""
+        """The image, made when somebody asks: between two of them the fold writes in place, and copies no nodes of its maps."""
+        if self._builder.offset != self._image.offset:
+            self._image = self._builder.snapshot()
         return self._image
 
     def replace(self, image: Image) -> None:
@@ -56,7 +63,4 @@ class CommittedImage:
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
-        arrived = fold_slice(self._builder, replica, high_watermark)
-        if self._builder.offset != self._image.offset:
-            self._image = self._builder.snapshot()
-        return arrived
+        return fold_slice(self._builder, replica, high_watermark)
