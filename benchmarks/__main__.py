@@ -81,7 +81,7 @@ def main(
     result: Result = {"workload": workload, "what": WORKLOADS[workload][0], "limits": machine, "ours": ours}
     if peer is not None:
         try:
-            result["etcd"] = peers.etcd(workload, seconds=seconds, runs=runs)
+            result["etcd"] = peers.etcd(workload, seconds=seconds, runs=1)
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from error
         result["ratios"] = peers.ratios(workload, ours, result["etcd"])
