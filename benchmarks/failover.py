@@ -89,8 +89,7 @@ def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
         if number == signal.SIGSTOP:
             quorum.signal(leader, signal.SIGCONT)
         else:
-            quorum.processes.pop(leader).wait(20)
-            quorum.start(leader)
+            quorum.restart(leader)
         quorum.leader()
         time.sleep(0.5)
     return {

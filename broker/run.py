@@ -20,9 +20,7 @@ from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.transport import grpc_env
-from raftlog.transport.api import TransportLimits
-from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.configured import transport_of
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 
@@ -58,8 +56,7 @@ async def run_broker(config: NodeConfig) -> int:
     """Run until a signal, until the broker was replaced, or a fatal error; the exit code. Raises ConfigError at the start."""
     settings = settings_of(config)
     directory = open_directory(config.directory, cluster_id=config.cluster_id, broker_id=config.node_id)
-    tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
-    transport = GrpcTransport(TransportLimits(max_message_bytes=config.max_message_bytes), tls=tls or None)
+    transport = transport_of(config)
     http: HttpServer | None = None
     try:
         service = BrokerService(

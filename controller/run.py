@@ -14,7 +14,7 @@ import structlog
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from controller.status import describe_quorum, known_brokers, ready, status
-from controller.unary_link import answer
+from controller.unary_reply import answer
 from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
@@ -22,9 +22,7 @@ from raftlog.observability.node_metrics import add_controller_metrics, add_quoru
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
-from raftlog.transport.api import TransportLimits
-from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.configured import transport_of
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -34,12 +32,6 @@ log = structlog.get_logger(__name__)
 EXIT_FAILED = 1
 HAND_OVER_S = 1.0
 """How long a stopping leader waits for another to take over before it leaves."""
-
-
-def transport_of(config: NodeConfig) -> GrpcTransport:
-    """The network as configured."""
-    tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
-    return GrpcTransport(TransportLimits(max_message_bytes=config.max_message_bytes), tls=tls or None)
 
 
 def stop_event() -> asyncio.Event:

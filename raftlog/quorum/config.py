@@ -40,4 +40,3 @@ class QuorumConfig:
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
     fetch_max_bytes: int = 8 << 20
     request_timeout_ms: int = 1000
-    max_batches_bytes_unsent: int = 64 << 20

@@ -1,12 +1,9 @@
-"""A link of one request, for the unary methods: what the service answers becomes the method's response."""
+"""A link of one request, for the unary methods: what a handler of streams answers becomes the method's response."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
-
-from controller.service import ControllerService
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class UnaryLink:
@@ -27,11 +24,3 @@ class UnaryLink:
 
     def close(self, reason: str = "") -> None:
         """There is nothing to close."""
-
-
-async def answer(service: ControllerService, request: pb.ControllerRequest) -> pb.ControllerResponse:
-    """Have one request decided like those of a stream. Ends by the request's timeout."""
-    link = UnaryLink()
-    service.received(link, [request])
-    response: pb.ControllerResponse = await link.response
-    return response
