@@ -162,18 +162,38 @@ def headers(chunk: bytes, *, verify: bool = True, expect_offset: int | None = No
         position += size
 
 
+def size_at(chunk: bytes, position: int) -> int | None:
+    """How many bytes the batch at ``position`` takes, as it says itself; None if not even that is there. Raises CorruptLogError."""
+    if len(chunk) - position < _PREFIX.size:
+        return None
+    size: int = _PREFIX.unpack_from(chunk, position)[0] + 4
+    if size < HEADER_BYTES:
+        raise CorruptLogError(f"a batch says that it has {size} bytes")
+    return size
+
+
+def header_at(chunk: bytes, position: int) -> BatchHeader:
+    """The header of the batch at ``position`` of a chunk that was checked before."""
+    size = size_at(chunk, position)
+    (header,) = headers(chunk[position : position + (size or 0)], verify=False)
+    return header._replace(position=position)
+
+
 class Scan(NamedTuple):
     """What a chunk holds, checked: its end offset (exclusive), runs of equal epochs, and the last batch's timestamp."""
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     last_timestamp_ms: int
+    control_at: tuple[int, ...] = ()
+    """Where in the chunk the control batches begin, in bytes."""
 
 
 def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     """Check a whole chunk as ``headers`` does, without making an object a batch. Raises CorruptLogError."""
     position, expected, total = 0, expect_offset, len(chunk)
     runs: list[tuple[int, int]] = []
+    control_at: list[int] = []
     last_epoch, timestamp_ms = -1, 0
     value, header_at, unpack, unpack_prefix = (
         google_crc32c.value,
@@ -190,7 +210,9 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
             raise CorruptLogError(f"batch at offset {expected}: its length does not fit", offset=expected)
         if value(chunk[position + header_at : end]) != crc:
             raise CorruptLogError(f"batch at offset {expected}: CRC32C does not match", offset=expected)
-        magic, _, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(chunk, position + header_at)
+        magic, attributes, _, count, base, epoch, timestamp_ms, _, _, _ = unpack(chunk, position + header_at)
+        if attributes & CONTROL:
+            control_at.append(position)
         if magic != MAGIC or count < 1 or base != expected or epoch < last_epoch:
             raise CorruptLogError(
                 f"batch at offset {expected}: it says base offset {base}, epoch {epoch}, magic {magic}", offset=expected
@@ -200,7 +222,7 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
             last_epoch = epoch
         expected += count
         position = end
-    return Scan(expected, tuple(runs), timestamp_ms)
+    return Scan(expected, tuple(runs), timestamp_ms, tuple(control_at))
 
 
 def bodies(chunk: bytes, header: BatchHeader) -> Iterator[tuple[int, int, bytes]]:

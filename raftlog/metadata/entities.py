@@ -89,6 +89,21 @@ class Leader(msgspec.Struct, frozen=True, array_like=True):
     voters: tuple[int, ...]
 
 
+class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One voter: node id, directory id, host:port."""
+
+    id: int
+    directory_id: str
+    endpoint: str
+
+
+class Voters(msgspec.Struct, frozen=True, array_like=True):
+    """The voter set as the last VotersRecord names it (KIP-853); ``offset``: of that record."""
+
+    offset: int
+    voters: tuple[VoterEntry, ...]
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """The last progress record: a lower bound of LAO (inclusive, -1 unknown) and of the high watermark (exclusive)."""
 

@@ -18,6 +18,8 @@ from raftlog.metadata.entities import (
     Process,
     Progress,
     Topic,
+    VoterEntry,
+    Voters,
 )
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
@@ -250,6 +252,13 @@ def _progress(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
         image.applied[applied.broker_id] = applied
 
 
+def _voters(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    entries = tuple(VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters)
+    new = Voters(offset, entries) if entries else None
+    image.replace("voters", (), image.voters, new)
+    image.voters = new
+
+
 def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     """Moves the offset, which the batch does."""
 
@@ -266,5 +275,7 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.FEATURE_LEVEL: _feature_level,
     RecordType.LEADER_CHANGE: _leader_change,
     RecordType.PROGRESS: _progress,
+    RecordType.VOTERS: _voters,
     RecordType.NO_OP: _no_op,
+    RecordType.RECOVERY: _no_op,
 }

@@ -20,6 +20,7 @@ from raftlog.metadata.entities import (
     Partition,
     Progress,
     Topic,
+    Voters,
     entity_hash,
 )
 
@@ -51,6 +52,8 @@ class Image:
     applied: pmap.Map[int, Applied] = field(default_factory=pmap.empty)
     leader: Leader | None = None
     progress: Progress | None = None
+    voters: Voters | None = None
+    """None: never named by the log, the configured set counts."""
 
     def snapshot(self) -> Image:
         """Itself."""
@@ -110,6 +113,7 @@ class ImageDraft:
         "timestamp_ms",
         "topic_ids",
         "topics",
+        "voters",
     )
 
     def __init__(self, base: Image) -> None:
@@ -126,7 +130,7 @@ class ImageDraft:
         self.replicas_of = base.replicas_of.mutate()
         self.configs = base.configs.mutate()
         self.applied = base.applied.mutate()
-        self.leader, self.progress = base.leader, base.progress
+        self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
         """The image of what was folded so far."""
@@ -145,6 +149,7 @@ class ImageDraft:
             self.applied.finish(),
             self.leader,
             self.progress,
+            self.voters,
         )
         self._reset(image)
         return image

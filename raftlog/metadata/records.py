@@ -38,6 +38,13 @@ class RecordType(IntEnum):
     NO_OP = 20
     LEADER_CHANGE = 1000
     PROGRESS = 1001
+    VOTERS = 1002
+    OPEN_CLIENT = 1003
+    CLOSE_CLIENT = 1004
+    RECOVERY = 1005
+    SNAPSHOT_HEADER = 1006
+    SNAPSHOT_FOOTER = 1007
+    SNAPSHOT_ENTITIES = 1008
 
 
 class GroupKey(NamedTuple):
@@ -60,6 +67,13 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.NO_OP: pb.NoOpRecord,
     RecordType.LEADER_CHANGE: pb.LeaderChangeRecord,
     RecordType.PROGRESS: pb.ProgressRecord,
+    RecordType.VOTERS: pb.VotersRecord,
+    RecordType.OPEN_CLIENT: pb.OpenClientRecord,
+    RecordType.CLOSE_CLIENT: pb.CloseClientRecord,
+    RecordType.RECOVERY: pb.RecoveryRecord,
+    RecordType.SNAPSHOT_HEADER: pb.SnapshotHeaderRecord,
+    RecordType.SNAPSHOT_FOOTER: pb.SnapshotFooterRecord,
+    RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
 }
 TYPE_OF: dict[type[Message], RecordType] = {message: RecordType(number) for number, message in MESSAGES.items()}
 
@@ -128,6 +142,8 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.LEADER_CHANGE: lambda _: GroupKey("leader", ""),
     RecordType.PROGRESS: lambda _: GroupKey("progress", ""),
     RecordType.NO_OP: lambda _: None,
+    RecordType.VOTERS: lambda _: GroupKey("voters", ""),
+    RecordType.RECOVERY: lambda _: None,
 }
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.voter import Voter
 
-@dataclass(frozen=True, slots=True)
-class Voter:
-    """One voter of the set. ``directory_id`` empty: not known yet, any directory of that node counts (KIP-853, kraft.version 0)."""
-
-    node_id: int
-    endpoint: str
-    directory_id: str = ""
+__all__ = ["QuorumConfig", "Voter"]
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumConfig:
     """Identity and timing of one node.
+
+    ``voters`` is the set to begin with: it counts until the log or a snapshot names one (VotersRecord), and tells
+    where to look for the quorum.
 
     The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms): it serves
     cold starts and failed elections. A follower that hears nothing from its leader for fetch_timeout_ms starts a pre-vote;

@@ -16,18 +16,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.storage.api import VoteState
+from raftlog.storage.api import SnapshotId, VoteState
+from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """A chunk about to be appended: verified, contiguous. ``epochs``: (epoch, first offset) of each run of equal epochs."""
+    """A chunk about to be appended: verified, contiguous. ``epochs``: (epoch, first offset) of each run of equal epochs.
+
+    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
+    """
 
     base_offset: int
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     data: bytes
+    voters: tuple[VotersAt, ...] = ()
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -40,7 +45,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest or FetchRequest. ``reply_to`` is opaque."""
+    """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or FetchSnapshotRequest.
+
+    ``reply_to`` is opaque.
+    """
 
     request: Any
     reply_to: Any
@@ -48,7 +56,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A peer answers a Send or SendFetch. ``span`` is the checked content of a FetchResponse, None if it has none.
+    """A peer answers a Send, SendFetch or SendFetchSnapshot. ``span`` is the checked content of a FetchResponse, None if it has none.
 
     The shell drops answers that come on another link than the request went out on.
     """
@@ -110,9 +118,46 @@ class RoundRequested:
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """Stop leading: shutdown, a full disk, the controller's wish. A node that does not lead ignores it."""
+    """Stop leading: shutdown, the controller's wish, a transfer. A node that does not lead ignores it.
+
+    ``successor``: who is to campaign first (-1: the most complete voter).
+    """
 
     reason: str
+    successor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFrozen:
+    """This node made a snapshot of what it has committed: complete and durable, it may be served."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartAdvanced:
+    """The log below the end of ``snapshot_id`` was dropped, and the snapshots before that one."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStored:
+    """The last StoreSnapshot was carried out: the snapshot is verified and durable, the log is empty and begins at its end.
+
+    ``error`` not empty: its content is not sound, nothing has changed, fetch it again. ``voters``: the set it holds, empty if none.
+    """
+
+    snapshot_id: SnapshotId
+    voters: tuple[Voter, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceChanged:
+    """The free space of the disk fell below the reserve (``low``), or rose above it again."""
+
+    low: bool
 
 
 Event = (
@@ -127,6 +172,10 @@ Event = (
     | VotePersisted
     | RoundRequested
     | ResignRequested
+    | SnapshotFrozen
+    | LogStartAdvanced
+    | SnapshotStored
+    | SpaceChanged
 )
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -158,6 +207,15 @@ class SendFetch:
 
 
 @dataclass(frozen=True, slots=True)
+class SendFetchSnapshot:
+    """A FetchSnapshot to the leader on a link of its own: bulk, behind nothing and before nothing."""
+
+    peer_id: int
+    correlation_id: int
+    request: pb.FetchSnapshotRequest
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """An answer to a RequestReceived."""
 
@@ -173,6 +231,64 @@ class ReplyFetch:
     response: pb.FetchResponse
     offset: int
     max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySnapshot:
+    """An answer to a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from ``position`` on.
+
+    A position beyond the end becomes POSITION_OUT_OF_RANGE, a snapshot that is gone meanwhile SNAPSHOT_NOT_FOUND.
+    """
+
+    reply_to: Any
+    response: pb.FetchSnapshotResponse
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Write a part of a fetched snapshot; position 0 begins it anew.
+
+    After the ``last`` one: verify, make durable, empty the log, step SnapshotStored.
+    """
+
+    snapshot_id: SnapshotId
+    position: int
+    data: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropSnapshot:
+    """Give up a snapshot half fetched."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """What is committed begins with this snapshot, at the start and when one was installed: the state machine takes it instead of what it had.
+
+    HighWatermarkAdvanced to its end follows at once.
+    """
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class VotersChanged:
+    """Another voter set is in force, by appending, truncating, or loading. ``offset``: as in VotersAt; -1: the configured set."""
+
+    offset: int
+    voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeersChanged:
+    """Whom this node talks to, itself not included: all voters, and the leader if it is none. The shell dials accordingly."""
+
+    peers: tuple[Voter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +366,15 @@ Effect = (
     PersistVote
     | Send
     | SendFetch
+    | SendFetchSnapshot
     | Reply
     | ReplyFetch
+    | ReplySnapshot
+    | StoreSnapshot
+    | DropSnapshot
+    | LoadSnapshot
+    | VotersChanged
+    | PeersChanged
     | Append
     | Truncate
     | Flush

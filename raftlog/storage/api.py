@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftlog.errors import StorageError
+from raftlog.errors import FatalError, StorageError
+from raftlog.snapshot_file import SnapshotHeader
+from raftlog.voter import VotersAt
 
 FORMAT_VERSION = 1
 
@@ -41,6 +43,14 @@ class VoteState:
     leader_id: int = -1
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of ``epoch`` (KIP-630)."""
+
+    end_offset: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
     """What the store found when it was opened; every byte of it durable and checked. Offsets: start inclusive, end exclusive."""
@@ -51,7 +61,13 @@ class RecoveredLog:
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first offset), ascending: the whole log's epoch index."""
     last_timestamp_ms: int = 0
-    """Of the last batch; 0 for an empty log."""
+    """Of the last batch, or of the snapshot if nothing follows it; 0 for an empty log."""
+    start_epoch: int = 0
+    """The epoch of the record before ``start_offset``; 0 if there is none."""
+    snapshots: tuple[SnapshotId, ...] = ()
+    """Complete ones, ascending. If ``start_offset`` is above 0, one ends there or later."""
+    voters: tuple[VotersAt, ...] = ()
+    """Voter sets of the newest snapshot and of the log behind it, ascending. Empty: never named, the configured set counts."""
 
 
 class LogStore(Protocol):
@@ -87,6 +103,56 @@ class LogStore(Protocol):
 
     def write_vote(self, vote: VoteState, done: Callable[[StorageError | None], None]) -> None:
         """Replace the vote durably (write, fsync, rename, fsync the directory), then call ``done``; may call it at once."""
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part of a snapshot in the making; ``position`` 0 begins it anew. Not durable, not visible.
+
+        Several may be in the making at once (one fetched, one made here). Raises StorageError, and ValueError if
+        ``position`` is not where the last part ended.
+        """
+
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+        """Verify the snapshot in the making whole, make it durable, and let it appear under its name, all or nothing.
+
+        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the content is not sound and is
+        gone, the store lives on; StorageError: the store is broken.
+        """
+
+    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Give up a snapshot in the making. No error if there is none."""
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """Bytes of a complete snapshot. Raises LookupError."""
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        """What a complete snapshot says of itself. Raises LookupError, CorruptLogError."""
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a complete snapshot from ``position`` on, as stored; empty at its end.
+
+        Raises LookupError, ValueError, StorageError.
+        """
+
+    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Replace the whole log by a complete snapshot that ends above the log's end: the log is then empty and begins there.
+
+        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot ends above the log. As durable as
+        an append: flush follows.
+        """
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below the end of a complete snapshot, and the snapshots before it; the space comes back.
+
+        The first call raises the format version of the directory: older programs refuse it from then on.
+        """
+
+    def free_bytes(self) -> int:
+        """What the file system of the store still takes."""
+
+    def used_bytes(self) -> int:
+        """Log and snapshots on disk, about."""
 
     def close(self) -> None:
         """Give the directory back. What was not flushed may or may not stay: it was not acknowledged."""

@@ -21,6 +21,7 @@ class Conversation(Enum):
 
     QUORUM = "/raftlog.wire.quorum.v1.Quorum/Converse"
     REPLICATION = "/raftlog.wire.quorum.v1.Quorum/Fetch"
+    SNAPSHOT = "/raftlog.wire.quorum.v1.Quorum/FetchSnapshot"
     CONTROLLER = "/raftlog.wire.controller.v1.Controller/Converse"
     OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
     BROKER = "/raftlog.wire.broker.v1.Broker/Converse"

@@ -150,6 +150,9 @@ WIRES: dict[Conversation, ConversationWires] = {
     Conversation.REPLICATION: ConversationWires(
         SingleWire(quorum_pb2.FetchRequest), SingleWire(quorum_pb2.FetchResponse)
     ),
+    Conversation.SNAPSHOT: ConversationWires(
+        SingleWire(quorum_pb2.FetchSnapshotRequest), SingleWire(quorum_pb2.FetchSnapshotResponse)
+    ),
     Conversation.CONTROLLER: ConversationWires(
         RepeatedWire(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests),
         RepeatedWire(controller_pb2.ControllerResponse, controller_pb2.ControllerResponses),

@@ -65,7 +65,14 @@ def test_round_trip(first: int, batches: list) -> None:
         assert list(batch.bodies(chunk, header)) == [tuple(record) for record in records]
         offset += len(records)
     assert sum(header.size for header in headers) == len(chunk)
-    assert batch.scan(chunk, expect_offset=first) == (offset, batch.epoch_runs(headers), batches[-1][1]["timestamp_ms"])
+    control_at = tuple(header.position for header in headers if header.control)
+    assert batch.scan(chunk, expect_offset=first) == (
+        offset,
+        batch.epoch_runs(headers),
+        batches[-1][1]["timestamp_ms"],
+        control_at,
+    )
+    assert [batch.header_at(chunk, at) for at in control_at] == [header for header in headers if header.control]
 
 
 @settings(max_examples=300, deadline=None)
