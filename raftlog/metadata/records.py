@@ -143,10 +143,20 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.PROGRESS: lambda _: GroupKey("progress", ""),
     RecordType.NO_OP: lambda _: None,
     RecordType.VOTERS: lambda _: GroupKey("voters", ""),
+    RecordType.CLOSE_CLIENT: lambda message: client_group(message.client_id),
     RecordType.RECOVERY: lambda _: None,
 }
+ONLY_IN_SNAPSHOTS = frozenset({RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES})
+"""Types that never stand in the log: they have no group."""
 
 
-def group_of(type_: int, message: Any) -> GroupKey | None:
-    """The entity group a record changes; None if it changes nothing."""
+def client_group(client_id: int) -> GroupKey:
+    """The entity group of a client: its records, and every batch whose header names it."""
+    return GroupKey("client", str(client_id))
+
+
+def group_of(type_: int, message: Any, offset: int) -> GroupKey | None:
+    """The entity group that the record at ``offset`` changes; None if it changes nothing."""
+    if type_ == RecordType.OPEN_CLIENT:  # its offset is the client's id
+        return client_group(offset)
     return _GROUPS[type_](message)

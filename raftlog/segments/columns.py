@@ -162,6 +162,10 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.LEADER_CHANGE: lambda m: {"leader_id": m.leader_id},
     RecordType.PROGRESS: _progress,
     RecordType.NO_OP: lambda _: {},
+    RecordType.VOTERS: lambda _: {},
+    RecordType.OPEN_CLIENT: lambda _: {},
+    RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
+    RecordType.RECOVERY: lambda m: {"reason": m.reason},
 }
 
 
@@ -210,7 +214,7 @@ class RowBuffer:
 
     def _add_record(self, data: batch.RecordData) -> None:
         message = parse(data)
-        kind, id_ = group_of(data.type, message) or (None, None)
+        kind, id_ = group_of(data.type, message, self._first_offset + self.rows) or (None, None)
         self._records.append((data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body))
         for name, value in _TYPED[data.type](message).items():
             self._typed[name].append((self.rows, value))

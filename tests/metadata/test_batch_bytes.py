@@ -189,7 +189,7 @@ def test_an_empty_batch_cannot_be_made() -> None:
 
 def test_an_empty_chunk_holds_nothing() -> None:
     assert list(batch.headers(b"")) == []
-    assert batch.scan(b"", expect_offset=5) == (5, (), 0)
+    assert batch.scan(b"", expect_offset=5) == (5, (), 0, ())
 
 
 def test_runs_of_equal_epochs() -> None:

@@ -11,7 +11,16 @@ from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import HASH_MASK, entity_hash
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import MESSAGES, Record, RecordType, UnknownRecordError, group_of, parse, record
+from raftlog.metadata.records import (
+    MESSAGES,
+    ONLY_IN_SNAPSHOTS,
+    Record,
+    RecordType,
+    UnknownRecordError,
+    group_of,
+    parse,
+    record,
+)
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
@@ -97,7 +106,7 @@ def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: obj
     offset = 0
     for epoch, records in enumerate(batches, 1):
         for one in records:
-            groups.setdefault(group_of(one.type, one.message), []).append((offset, epoch, one))
+            groups.setdefault(group_of(one.type, one.message, offset), []).append((offset, epoch, one))
             offset += 1
     keys = sorted(groups, key=str)
     random.shuffle(keys)
@@ -236,4 +245,8 @@ def test_what_this_build_does_not_know_is_never_skipped() -> None:
 def test_every_record_type_has_a_message_and_a_group() -> None:
     assert set(MESSAGES) == set(RecordType)
     for type_, message in MESSAGES.items():
-        assert (group_of(type_, message()) is None) == (type_ == RecordType.NO_OP)
+        if type_ not in ONLY_IN_SNAPSHOTS:
+            without = (RecordType.NO_OP, RecordType.RECOVERY)
+            assert (group_of(type_, message(), 7) is None) == (type_ in without)
+    assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
+    assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == ("client", "7")

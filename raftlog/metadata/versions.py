@@ -1,0 +1,45 @@
+"""The levels of the feature ``metadata.version``: what may stand in the log, and what this build knows.
+
+A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); what a level brings is not used
+below it, so that until then each node can go back to the build before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+METADATA_VERSION = "metadata.version"
+"""The feature's name."""
+MIN_METADATA_VERSION = 1
+"""The lowest level this build can work at."""
+LATEST_METADATA_VERSION = 2
+"""The highest level this build knows. 2: snapshots and the log start, voter sets in the log, exactly-once clients."""
+
+_SNAPSHOTS = 2
+_VOTERS = 2
+_CLIENTS = 2
+
+Features = Mapping[str, int] | Any
+"""Feature name -> finalized level: ``features`` of an image or of a draft."""
+
+
+def metadata_version(features: Features) -> int:
+    """The finalized level; MIN_METADATA_VERSION while none was written."""
+    level: int = features.get(METADATA_VERSION, MIN_METADATA_VERSION)
+    return level
+
+
+def supports_snapshots(features: Features) -> bool:
+    """Whether snapshots may be taken and the log start may move."""
+    return metadata_version(features) >= _SNAPSHOTS
+
+
+def supports_voters(features: Features) -> bool:
+    """Whether VotersRecords may be written."""
+    return metadata_version(features) >= _VOTERS
+
+
+def supports_clients(features: Features) -> bool:
+    """Whether OpenClientRecord and CloseClientRecord may be written, and writes may be numbered."""
+    return metadata_version(features) >= _CLIENTS
