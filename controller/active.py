@@ -39,6 +39,10 @@ _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
 
 
+def _not_yet(_request: Any, _now: float) -> Decision:
+    raise refuse(ErrorCode.UNSUPPORTED_VERSION, "this controller does not decide that yet")
+
+
 class ActiveController:
     """Decides for one epoch.
 
@@ -94,6 +98,10 @@ class ActiveController:
             "incremental_alter_configs": lambda request, now: alter_configs(pending, settings, request),
             "describe_brokers": lambda request, now: describe_brokers(self.state, now),
         }
+        for kind in ("add_raft_voter", "remove_raft_voter", "update_raft_voter", "transfer_leadership"):
+            self._handlers[kind] = _not_yet
+        for kind in ("open_client", "close_client", "update_features"):
+            self._handlers[kind] = _not_yet
 
     @property
     def next_offset(self) -> int:
