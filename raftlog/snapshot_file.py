@@ -6,7 +6,7 @@ which a byte has changed, is found before it is used. What the content means is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.voter import Voter
 from raftlog.voters_log import from_entries, to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
+
+MAX_BATCH_BYTES = 16 << 20
+"""No writer makes larger ones: a length that says so is damaged, and not worth waiting for that many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,13 @@ def read_header(start: bytes) -> SnapshotHeader:
 
 
 class SnapshotVerifier:
-    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more than one batch of them."""
+    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more than one batch of them.
 
-    def __init__(self) -> None:
+    ``on_content`` is called with each batch between header and footer, checked: its bytes and its header.
+    """
+
+    def __init__(self, on_content: Callable[[bytes, batch.BatchHeader], None] | None = None) -> None:
+        self._on_content = on_content
         self.header: SnapshotHeader | None = None
         self.state_hash: int | None = None
         """Of the image, from the footer; None until that was seen."""
@@ -95,7 +102,11 @@ class SnapshotVerifier:
         """The next piece. Raises CorruptLogError."""
         self._rest += data
         position = 0
-        while (size := batch.size_at(self._rest, position)) is not None and position + size <= len(self._rest):
+        while (size := batch.size_at(self._rest, position)) is not None:
+            if size > MAX_BATCH_BYTES:
+                raise CorruptLogError(f"a batch says that it has {size} bytes")
+            if position + size > len(self._rest):
+                break
             self._take(self._rest[position : position + size])
             position += size
         self._rest = self._rest[position:]
@@ -111,6 +122,8 @@ class SnapshotVerifier:
             if footer.record_count != found.base_offset - 1 or len(footer.state_hash) != 16:
                 raise CorruptLogError(f"the footer counts {footer.record_count} records, not {found.base_offset - 1}")
             self.state_hash = int.from_bytes(footer.state_hash, "big")
+        elif self._on_content is not None:
+            self._on_content(content, found)
         self._next_offset = found.end_offset
 
     def finish(self) -> SnapshotHeader:

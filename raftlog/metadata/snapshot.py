@@ -1,0 +1,309 @@
+"""An image as the content of a snapshot, and back (KIP-630).
+
+Between a snapshot's header and footer (``raftlog.snapshot_file``) lie the image's entities, kind by kind and sorted by key, as
+the canonical bytes that the state hash is made of. Offset, epoch and timestamp stand in the header; what an image derives
+from its entities (indexes, counts) is derived again. The hash is summed up anew on both sides: a state that does not have
+the hash it claims is neither written nor taken.
+
+``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a place in the image gets a line there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError, FatalError
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import (
+    HASH_MASK,
+    Applied,
+    Broker,
+    Leader,
+    Partition,
+    Progress,
+    Topic,
+    Voters,
+    entity_hash,
+)
+from raftlog.metadata.image import Image, ImageDraft
+from raftlog.metadata.records import RecordType, parse, record
+from raftlog.metadata.versions import metadata_version
+from raftlog.snapshot_file import SnapshotHeader, SnapshotVerifier, encode_footer, encode_header
+from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+BATCH_BYTES = 16 << 10
+"""A batch is also what a loader takes in one step: one to two milliseconds of decoding, hashing and putting into maps."""
+SLICE_ENTITIES = 256
+"""Encoded in one step of the writer: well below a millisecond."""
+SLICE_KEYS = 2048
+"""Collected and sorted in one step of the writer."""
+_encode = msgspec.msgpack.Encoder().encode
+Content = tuple[Any, ...]
+"""An entity as its hash takes it: the key, and the value at the end."""
+
+
+class Parts(ImageDraft):
+    """An image put together from entities: the draft, and the indexes that would cost too much if kept as the fold keeps them."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        super().__init__(Image())
+        self.held: dict[int, pmap.Mutation[tuple[bytes, int], None]] = {}
+
+    def finish(self, header: SnapshotHeader) -> Image:
+        """The image."""
+        for broker_id, keys in self.held.items():
+            self.replicas_of[broker_id] = keys.finish()
+        self.offset, self.epoch, self.timestamp_ms = header.end_offset - 1, header.epoch, header.last_timestamp_ms
+        return self.snapshot()
+
+
+class Kind(NamedTuple):
+    """One kind of entity. ``name``: as in the state hash; ``fields``: what of ``Image`` it fills."""
+
+    name: str
+    fields: tuple[str, ...]
+    keys: Callable[[Image], Iterable[Any]]
+    """What the entities are sorted by, in any order."""
+    contents: Callable[[Image, Any], Iterable[Content]]
+    """The entities under a key, in order."""
+    type: Any
+    """Of a content."""
+    add: Callable[[Parts, Content], None]
+    """Put an entity in its place. Raises KeyError, ValueError if it does not fit those before it."""
+
+
+def _sole(name: str, type_: Any) -> Kind:
+    """A kind with one entity at most."""
+
+    def keys(image: Image) -> Iterable[Any]:
+        return () if getattr(image, name) is None else ((),)
+
+    return Kind(
+        name,
+        (name,),
+        keys,
+        lambda image, _: ((getattr(image, name),),),
+        tuple[type_],
+        lambda parts, content: setattr(parts, name, content[0]),
+    )
+
+
+def _configs_of(image: Image, resource: tuple[int, str]) -> Iterator[Content]:
+    for name, value in sorted(image.configs[resource].items()):
+        yield (*resource, name, value)
+
+
+def _add_broker(parts: Parts, content: Content) -> None:
+    parts.brokers[content[0]] = content[1]
+
+
+def _add_topic(parts: Parts, content: Content) -> None:
+    topic_id, name = content
+    if name in parts.topic_ids:
+        raise ValueError(f"topic {name!r} is there twice")
+    parts.topics[topic_id] = Topic(topic_id, name, 0)
+    parts.topic_ids[name] = topic_id
+
+
+def _add_partition(parts: Parts, content: Content) -> None:
+    partition: Partition = content[0]
+    topic = parts.topics[partition.topic_id]
+    if partition.index != topic.partition_count:
+        raise ValueError(f"partition {partition.index} of {topic.name!r} is not the next one, {topic.partition_count}")
+    key = (partition.topic_id, partition.index)
+    parts.topics[topic.id] = Topic(topic.id, topic.name, topic.partition_count + 1)
+    parts.partitions[key] = partition
+    for broker_id in partition.replicas:
+        held = parts.held.get(broker_id)
+        if held is None:
+            held = parts.held[broker_id] = pmap.empty().mutate()
+        held[key] = None
+
+
+def _add_config(parts: Parts, content: Content) -> None:
+    resource_type, resource_name, name, value = content
+    resource = (resource_type, resource_name)
+    values = parts.configs.get(resource)
+    if values is None:
+        values = parts.configs[resource] = {}
+    values[name] = value
+
+
+def _add_feature(parts: Parts, content: Content) -> None:
+    parts.features[content[0]] = content[1]
+
+
+def _add_applied(parts: Parts, content: Content) -> None:
+    parts.applied[content[0].broker_id] = content[0]
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        "feature", ("features",), lambda image: image.features,
+        lambda image, name: ((name, image.features[name]),), tuple[str, int], _add_feature,
+    ),
+    _sole("leader", Leader),
+    _sole("voters", Voters),
+    _sole("progress", Progress),
+    Kind(
+        "broker", ("brokers",), lambda image: image.brokers,
+        lambda image, id_: ((id_, image.brokers[id_]),), tuple[int, Broker], _add_broker,
+    ),
+    Kind(
+        "applied", ("applied",), lambda image: image.applied,
+        lambda image, id_: ((image.applied[id_],),), tuple[Applied], _add_applied,
+    ),
+    Kind(
+        "topic", ("topics", "topic_ids"), lambda image: image.topics,
+        lambda image, id_: ((id_, image.topics[id_].name),), tuple[bytes, str], _add_topic,
+    ),
+    # Behind the topics, which they belong to; in order, as their counts grow with them.
+    Kind(
+        "partition", ("partitions", "replicas_of"), lambda image: image.partitions,
+        lambda image, key: ((image.partitions[key],),), tuple[Partition], _add_partition,
+    ),
+    Kind(
+        "config", ("configs",), lambda image: image.configs,
+        _configs_of, tuple[int, str, str, str], _add_config,
+    ),
+)  # fmt: skip
+IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
+"""Fields of ``Image`` that stand in the header and the footer."""
+
+
+def header_of(image: Image, *, cluster_id: str, generation: int) -> SnapshotHeader:
+    """The header of a snapshot of this image."""
+    voters = image.voters.voters if image.voters is not None else ()
+    return SnapshotHeader(
+        cluster_id=cluster_id,
+        generation=generation,
+        end_offset=image.offset + 1,
+        epoch=image.epoch,
+        last_timestamp_ms=image.timestamp_ms,
+        voters=tuple(Voter(one.id, one.endpoint, one.directory_id) for one in voters),
+        metadata_version=metadata_version(image.features),
+    )
+
+
+def pieces(image: Image, header: SnapshotHeader) -> Iterator[bytes]:
+    """The bytes of a snapshot, piece by piece. Each step is a bounded piece of work; an empty piece is work without bytes yet.
+
+    Raises FatalError at the end if the image is not what its state hash says.
+    """
+    if header.end_offset != image.offset + 1:
+        raise ValueError(f"a header for {header.end_offset} with an image that ends at {image.offset + 1}")
+    yield encode_header(header)
+    next_offset, state_hash = 1, 0
+    for kind in KINDS:
+        entities: list[bytes] = []
+        size = visited = 0
+        keys = yield from _sorted_slowly(kind.keys(image))
+        for key in keys:
+            for content in kind.contents(image, key):
+                data = _encode(content)
+                entities.append(data)
+                size += len(data)
+                state_hash += entity_hash(kind.name, *content)
+                visited += 1
+                if size >= BATCH_BYTES:
+                    yield _batch(kind, entities, next_offset, header)
+                    next_offset, entities, size, visited = next_offset + 1, [], 0, 0
+                elif visited >= SLICE_ENTITIES:
+                    visited = 0
+                    yield b""
+        if entities:
+            yield _batch(kind, entities, next_offset, header)
+            next_offset += 1
+    if state_hash & HASH_MASK != image.state_hash:
+        raise FatalError(
+            f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, its entities {state_hash & HASH_MASK:032x}"
+        )
+    yield encode_footer(header, next_offset, image.state_hash)
+
+
+def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
+    """Sort without ever working for long: runs first, one a step, then merged as they are asked for. Returns the iterator."""
+    runs: list[list[Any]] = []
+    iterator = iter(keys)
+    while run := list(islice(iterator, SLICE_KEYS)):
+        run.sort()
+        runs.append(run)
+        if len(run) == SLICE_KEYS:
+            yield b""
+    return heapq.merge(*runs) if len(runs) > 1 else iter(runs[0] if runs else ())
+
+
+def _batch(kind: Kind, entities: list[bytes], base_offset: int, header: SnapshotHeader) -> bytes:
+    message = pb.SnapshotEntitiesRecord(kind=kind.name, entities=entities)
+    return batch.encode(
+        [record(message).data], base_offset=base_offset, epoch=header.epoch, timestamp_ms=header.last_timestamp_ms
+    )
+
+
+class SnapshotLoader:
+    """Makes the image of a snapshot, fed piece by piece from its first byte to its last."""
+
+    def __init__(self) -> None:
+        self._verifier = SnapshotVerifier(self._content)
+        self._parts = Parts()
+        self._kinds = {kind.name: (kind, msgspec.msgpack.Decoder(kind.type)) for kind in KINDS}
+
+    @property
+    def header(self) -> SnapshotHeader | None:
+        """As soon as it was read."""
+        return self._verifier.header
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes. Raises CorruptLogError, UnknownRecordError."""
+        self._verifier.feed(data)
+
+    def _content(self, data: bytes, header: batch.BatchHeader) -> None:
+        for found in batch.records(data, header):
+            if found.type != RecordType.SNAPSHOT_ENTITIES:
+                raise CorruptLogError(f"record {header.base_offset} of the snapshot holds no entities")
+            message = parse(found)
+            known = self._kinds.get(message.kind)
+            if known is None:
+                raise CorruptLogError(
+                    f"record {header.base_offset} of the snapshot holds entities of the unknown kind {message.kind!r}"
+                )
+            kind, decoder = known
+            try:
+                for data_ in message.entities:
+                    content = decoder.decode(data_)
+                    kind.add(self._parts, content)
+                    self._parts.replace(kind.name, content[:-1], None, content[-1])
+            except (msgspec.MsgspecError, KeyError, ValueError) as error:
+                raise CorruptLogError(
+                    f"record {header.base_offset} of the snapshot: a {kind.name} does not fit: {error}"
+                ) from error
+
+    def finish(self) -> Image:
+        """The image. Raises CorruptLogError if the snapshot is cut, or is not the state that its footer names."""
+        header = self._verifier.finish()
+        image = self._parts.finish(header)
+        if image.state_hash != self._verifier.state_hash:
+            raise CorruptLogError(
+                f"the snapshot at {header.end_offset} holds a state with the hash {image.state_hash:032x},"
+                f" its footer says {self._verifier.state_hash:032x}"
+            )
+        return image
+
+
+def load(content: Iterable[bytes]) -> tuple[SnapshotHeader, Image]:
+    """Read a whole snapshot at once. Raises CorruptLogError, UnknownRecordError."""
+    loader = SnapshotLoader()
+    for piece in content:
+        loader.feed(piece)
+    image = loader.finish()
+    assert loader.header is not None
+    return loader.header, image

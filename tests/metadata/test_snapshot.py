@@ -1,0 +1,234 @@
+"""A snapshot is the image: with the log behind it the same state as the whole log; whatever is wrong with it is found."""
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_state import HISTORIES
+from test_metadata_fold import fold, history, state
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError, FatalError
+from raftlog.metadata import snapshot
+from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def content_of(image: Image) -> bytes:
+    return b"".join(snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=3)))
+
+
+def indexes(image: Image) -> tuple:
+    held = {broker_id: set(keys) for broker_id, keys in image.replicas_of.items() if len(keys)}
+    return dict(image.topic_ids.items()), held, dict(image.topics.items())
+
+
+def same(one: Image, other: Image) -> bool:
+    singles = ("offset", "epoch", "timestamp_ms", "state_hash", "leader", "progress", "voters")
+    return (
+        state(one) == state(other)
+        and indexes(one) == indexes(other)
+        and all(getattr(one, name) == getattr(other, name) for name in singles)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(HISTORIES, st.integers(0, 16), st.integers(1, 3000))
+def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(choices: list, cut: int, piece: int) -> None:
+    _, batches = history(choices)
+    image = fold(batches[:cut]).snapshot()
+    content = content_of(image)
+    header, loaded = snapshot.load(content[at : at + piece] for at in range(0, len(content), piece))
+    assert header == SnapshotHeader("c", 3, image.offset + 1, image.epoch, image.timestamp_ms, (), 1)
+    assert same(loaded, image)
+    builder = ImageBuilder(loaded)
+    for epoch, records in enumerate(batches[cut:], len(batches[:cut]) + 1):
+        builder.apply_batch(records, base_offset=builder.offset + 1, epoch=epoch, timestamp_ms=builder.timestamp_ms + 5)
+    assert same(builder.snapshot(), fold(batches).snapshot())
+
+
+def everything() -> Image:
+    """An image with something in each of its fields."""
+    messages = [
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=2),
+        pb.LeaderChangeRecord(leader_id=1, voters=[1, 2]),
+        pb.RegisterBrokerRecord(broker_id=4, broker_epoch=2, incarnation_id="i", end_points=[pb.Listener(name="P", host="h", port=1)]),
+        pb.TopicRecord(name="t", topic_id=b"t" * 16),
+        pb.PartitionRecord(partition_id=0, topic_id=b"t" * 16, replicas=[4, 5], isr=[4], leader=4),
+        pb.PartitionRecord(partition_id=1, topic_id=b"t" * 16, replicas=[5], isr=[5], leader=5),
+        pb.ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"),
+        pb.ConfigRecord(resource_type=2, resource_name="t", name="cleanup.policy", value=""),
+        pb.ProgressRecord(
+            lowest_acknowledged_offset=1,
+            high_watermark=3,
+            applied=[pb.AppliedOffset(broker_id=4, broker_epoch=2, applied_offset=1)],
+        ),
+        pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d", endpoint="c1:1")]),
+    ]  # fmt: skip
+    builder = ImageBuilder(Image())
+    builder.apply_batch([record(message) for message in messages], base_offset=0, epoch=7, timestamp_ms=99)
+    return builder.snapshot()
+
+
+FIELDS = [field.name for field in dataclasses.fields(Image)]
+
+
+def test_every_field_of_an_image_has_a_kind_that_fills_it() -> None:
+    filled = [name for kind in snapshot.KINDS for name in kind.fields]
+    assert sorted([*filled, *snapshot.IN_HEADER]) == sorted(FIELDS)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_no_field_of_an_image_gets_lost(name: str) -> None:
+    def plain(value: object) -> object:
+        return {key: plain(one) for key, one in value.items()} if hasattr(value, "items") else value
+
+    image = everything()
+    assert plain(getattr(image, name)) != plain(getattr(Image(), name)), "the test's image has nothing there"
+    _, loaded = snapshot.load([content_of(image)])
+    assert plain(getattr(loaded, name)) == plain(getattr(image, name))
+
+
+def test_the_header_says_what_a_replica_needs() -> None:
+    header, _ = snapshot.load([content_of(everything())])
+    assert header == SnapshotHeader("c", 3, 10, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+
+
+def large(topics: int = 30, partitions: int = 200) -> Image:
+    builder = ImageBuilder(Image())
+    rng = random.Random(4)
+    for number in range(topics):
+        id_ = rng.randbytes(16)
+        messages = [pb.TopicRecord(name=f"topic-{number}", topic_id=id_)]
+        messages += [
+            pb.PartitionRecord(partition_id=p, topic_id=id_, replicas=rng.sample(range(9), 3), isr=[1], leader=1)
+            for p in range(partitions)
+        ]
+        records = [record(message) for message in messages]
+        builder.apply_batch(records, base_offset=builder.offset + 1, epoch=1, timestamp_ms=1)
+    return builder.snapshot()
+
+
+def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = large()
+    content = content_of(image)
+
+    def shuffled(keys: object) -> list:
+        found = list(keys)
+        random.Random(1).shuffle(found)
+        return found
+
+    other = tuple(kind._replace(keys=lambda image, kind=kind: shuffled(kind.keys(image))) for kind in snapshot.KINDS)
+    monkeypatch.setattr(snapshot, "KINDS", other)
+    assert content_of(image) == content
+
+
+def test_the_writer_works_in_small_steps() -> None:
+    """Counted, not timed: what a step encodes, hashes and collects is bounded."""
+    image = large()
+    done = {"hashed": 0, "keys": 0}
+    honest = snapshot.entity_hash
+
+    def counted(*content: object) -> int:
+        done["hashed"] += 1
+        return honest(*content)
+
+    class Counted:
+        def __init__(self, keys: object) -> None:
+            self.keys = iter(keys)
+
+        def __iter__(self):
+            for key in self.keys:
+                done["keys"] += 1
+                yield key
+
+    kinds = tuple(kind._replace(keys=lambda image, kind=kind: Counted(kind.keys(image))) for kind in snapshot.KINDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "entity_hash", counted)
+        patch.setattr(snapshot, "KINDS", kinds)
+        steps, sizes = [], []
+        for piece in snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)):
+            steps.append((done["hashed"], done["keys"]))
+            sizes.append(len(piece))
+            done.update(hashed=0, keys=0)
+    assert sum(hashed for hashed, _ in steps) == 30 * 201
+    assert max(hashed for hashed, _ in steps) <= 2 * snapshot.SLICE_ENTITIES
+    assert max(keys for _, keys in steps) <= 2 * snapshot.SLICE_KEYS
+    assert max(sizes) < 2 * snapshot.BATCH_BYTES
+    assert len(steps) > 20
+
+
+def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
+    image = dataclasses.replace(everything(), state_hash=1)
+    written = []
+    with pytest.raises(FatalError, match="its entities"):
+        written.extend(snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)))
+
+
+def test_a_header_of_another_image_is_refused() -> None:
+    header = snapshot.header_of(everything(), cluster_id="c", generation=0)
+    with pytest.raises(ValueError, match="header for 10"):
+        list(snapshot.pieces(Image(), header))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
+    content = bytearray(content_of(everything()))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptLogError):
+        snapshot.load([bytes(content)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_cut_snapshot_is_found(data: st.DataObject) -> None:
+    content = content_of(everything())
+    with pytest.raises(CorruptLogError):
+        snapshot.load([content[: data.draw(st.integers(0, len(content) - 1))]])
+
+
+def made(*entities: tuple[str, list[object]], state_hash: int = 0) -> bytes:
+    header = SnapshotHeader("c", 0, 5, 1, 1)
+    parts, offset = [encode_header(header)], 1
+    for kind, contents in entities:
+        message = pb.SnapshotEntitiesRecord(kind=kind, entities=[snapshot._encode(content) for content in contents])
+        parts.append(batch.encode([record(message).data], base_offset=offset, epoch=1, timestamp_ms=1))
+        offset += 1
+    return b"".join([*parts, encode_footer(header, offset, state_hash)])
+
+
+PARTITION = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (made(("feature", [("f", 1)])), "its footer says"),
+        (made(("teapot", [(1,)])), "unknown kind 'teapot'"),
+        (made(("partition", [(PARTITION,)])), "a partition does not fit"),
+        (made(("topic", [(b"t", "t")]), ("partition", [((b"t", 1, *PARTITION[2:]),)])), "is not the next one, 0"),
+        (made(("topic", [(b"t", "t"), (b"u", "t")])), "is there twice"),
+        (made(("feature", [("f", "one")])), "a feature does not fit"),
+        (made(("feature", [("f", 1)])) + b"x" * 80, "a batch says that it has 2021161084 bytes"),
+        (made(("feature", [("f", 1)])) * 2, "behind its footer"),
+        (b"", "cut"),
+    ],
+)
+def test_what_is_intact_but_no_image_is_refused(content: bytes, says: str) -> None:
+    with pytest.raises(CorruptLogError, match=says):
+        snapshot.load([content])
+
+
+def test_the_hash_is_that_of_the_entities_loaded() -> None:
+    from raftlog.metadata.entities import entity_hash
+
+    good = made(("feature", [("f", 1)]), state_hash=entity_hash("feature", "f", 1) & HASH_MASK)
+    assert snapshot.load([good])[1].features["f"] == 1
