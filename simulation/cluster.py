@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +17,14 @@ from raftlog.errors import ApiError
 from raftlog.quorum.config import Voter
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.loop import host_context, run
 from simulation.network import SimNetwork
+from simulation.watching import Watch
 
 SAMPLE_S = 0.01
 WRITE_TIMEOUT_S = 3.0
-
-
-class CheckFailedError(AssertionError):
-    """A promise was broken. The message says which, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +60,36 @@ class Outcome:
 class Cluster:
     """The hosts and what is known about them. Make it on a running VirtualLoop."""
 
-    def __init__(self, seed: int, config: LifeConfig) -> None:
+    def __init__(self, seed: int, config: LifeConfig, checkers: Sequence[Checker] = ()) -> None:
         self.config = config
         self.outcome = Outcome()
         # One generator a purpose: a change in one does not reshuffle the others.
         self.rng = {name: random.Random(f"{seed} {name}") for name in ("network", "hosts", "clients", "faults")}
         self.loop = asyncio.get_running_loop()
         self.network = SimNetwork(self.rng["network"])
+        self.taps = Watch(checkers, lambda _: None)
         voters = tuple(Voter(i, f"c{i}:9093") for i in range(1, config.controllers + 1))
         endpoints = tuple(voter.endpoint for voter in voters)
         hosts = self.rng["hosts"]
         settings = ControllerSettings(broker_session_timeout_ms=3_000)
         self.controllers = [
-            ControllerHost(self.network, v.node_id, voters, settings, random.Random(hosts.getrandbits(64)), self.note)
+            ControllerHost(
+                self.network, v.node_id, voters, settings, random.Random(hosts.getrandbits(64)), self.note, self.taps
+            )
             for v in voters
         ]
         self.brokers = [
-            BrokerHost(self.network, i, endpoints, random.Random(hosts.getrandbits(64)))
+            BrokerHost(self.network, i, endpoints, random.Random(hosts.getrandbits(64)), self.taps)
             for i in range(1, config.brokers + 1)
         ]
         self.hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
         self._told: dict[int, int] = {}
         self._seen: dict[str, str] = {}
+        self.taps.begin(self)
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.loop.time()
 
     def note(self, who: str, what: str) -> None:
         """A line of the transcript."""
@@ -113,6 +119,9 @@ class Cluster:
 
     def sample(self) -> None:
         """Look at every node once. Raises CheckFailedError."""
+        if self.taps.failure is not None:
+            raise self.taps.failure
+        self.taps.tell("sample")
         if self.network.handler_failures:
             raise CheckFailedError(f"a handler raised: {self.network.handler_failures[0]!r}")
         hashes: dict[int, tuple[str, int]] = {}
@@ -200,15 +209,26 @@ class Cluster:
             outcome.writes += 1
             possible = outcome.possible.setdefault(name, [""])
             possible.append(value)
+            acks = rng.choice(levels)
+            operation = Operation(
+                outcome.writes, f"client{number}", "write_config", name, value, acks=acks, invoked_at=self.now()
+            )
+            self.taps.tell("client_invoked", operation)
             try:
-                response = await client.write(body, acks=rng.choice(levels), timeout_s=WRITE_TIMEOUT_S)
+                response = await client.write(body, acks=acks, timeout_s=WRITE_TIMEOUT_S)
             except ApiError as error:
+                operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+                operation.returned_at = self.now()
+                self.taps.tell("client_returned", operation)
                 self.note(f"client{number}", f"{name}={value} failed {error.code.name} unknown={error.outcome_unknown}")
                 if error.outcome_unknown:
                     outcome.unknown += 1
                 else:
                     possible.remove(value)
                 continue
+            operation.outcome, operation.returned_at = "ok", self.now()
+            operation.offset, operation.reached = response.write.token.offset, response.write.reached
+            self.taps.tell("client_returned", operation)
             # An older write of unknown outcome may still come after this one; an acknowledged one may not.
             outcome.acknowledged += 1
             possible.remove(acknowledged.get(name, ""))
@@ -230,6 +250,7 @@ class Cluster:
             self.outcome.faults[kind.__name__] = self.outcome.faults.get(kind.__name__, 0) + 1
             await kind(rng)
         self.network.heal_all()
+        self.taps.tell("healed")
 
     async def _kill_controller(self, rng: random.Random) -> None:
         host = rng.choice(self.controllers)
@@ -306,6 +327,7 @@ class Cluster:
         )
         watching.cancel()
         self._check_acknowledged()
+        self.taps.tell("end")
         outcome = self.outcome
         outcome.virtual_s = self.loop.time()
         return outcome
@@ -336,10 +358,10 @@ class Cluster:
         task.result()
 
 
-def live(seed: int, config: LifeConfig | None = None) -> Outcome:
+def live(seed: int, config: LifeConfig | None = None, checkers: Sequence[Checker] = ()) -> Outcome:
     """Run one life. Raises CheckFailedError and DeadlockError; whatever any callback raises."""
 
     async def main() -> Outcome:
-        return await Cluster(seed, config or LifeConfig()).live()
+        return await Cluster(seed, config or LifeConfig(), checkers).live()
 
     return run(main())

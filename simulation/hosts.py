@@ -14,10 +14,12 @@ from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.core import QuorumCore
 from raftlog.storage.api import NodeIdentity
 from simulation.disk import SimDisk
 from simulation.loop import host_context
 from simulation.network import SimNetwork
+from simulation.watching import Watch
 
 START_OF_TIME_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
@@ -37,15 +39,25 @@ class ControllerHost:
 
     def __init__(
         self, network: SimNetwork, node_id: int, voters: tuple[Voter, ...], settings: ControllerSettings,
-        rng: random.Random, note: Note,
+        rng: random.Random, note: Note, watch: Watch,
     ) -> None:  # fmt: skip
         self.network, self.id, self.name = network, node_id, f"c{node_id}"
         self._voters, self._settings, self._rng, self._note = voters, settings, rng, note
         self.disk = SimDisk(NodeIdentity(CLUSTER_ID, node_id, f"dir-{node_id}"), random.Random(rng.getrandbits(64)))
         self.service: ControllerService | None = None
+        self.incarnation = 0
+        self._watch = watch
+        self._tap = watch.sender(self)
+
+    @property
+    def core(self) -> QuorumCore | None:
+        """The running process's state machine; None while it is down or has not recovered."""
+        return getattr(self.service.replica, "core", None) if self.service is not None else None
 
     def start(self) -> None:
         """Start the process on what its disk holds."""
+        self.incarnation += 1
+        self.network.tap(self.name, self._tap)
         transport = self.network.transport_for(self.name)
         service = self.service = ControllerService(
             self._settings,
@@ -59,31 +71,38 @@ class ControllerHost:
 
         async def up() -> None:
             await transport.listen(f"{self.name}:9093", service.acceptors())
-            service.start()
+            service.recover()
             service.replica.core.validate_each_step = True
+            self._watch.tap_controller(self)
+            service.start()
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up", context=host_context(self.name))
 
     def _failed(self, error: FatalError) -> None:
         self._note(self.name, f"stopped: {error}")
-        self.kill()
+        self.kill(f"stopped: {error}")
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "killed") -> None:
         """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
         service, self.service = self.service, None
         if service is not None:
             service.close()
             self.network.crash(self.name)
             self.disk.crash(self._rng)
+            self._watch.tell("controller_stopped", self, reason)
 
 
 class BrokerHost:
     """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death."""
 
-    def __init__(self, network: SimNetwork, broker_id: int, controllers: tuple[str, ...], rng: random.Random) -> None:
+    def __init__(
+        self, network: SimNetwork, broker_id: int, controllers: tuple[str, ...], rng: random.Random, watch: Watch
+    ) -> None:
         self.network, self.id, self.name = network, broker_id, f"b{broker_id}"
-        self._controllers, self._rng = controllers, rng
+        self._controllers, self._rng, self._watch = controllers, rng, watch
         self.service: BrokerService | None = None
+        self.incarnation = 0
+        self._tap = watch.sender(self)
 
     @property
     def endpoint(self) -> str:
@@ -92,6 +111,8 @@ class BrokerHost:
 
     def start(self) -> None:
         """Start a new incarnation."""
+        self.incarnation += 1
+        self.network.tap(self.name, self._tap)
         service = self.service = BrokerService(
             BrokerSettings(
                 broker_id=self.id,
@@ -107,6 +128,8 @@ class BrokerHost:
             rng=random.Random(self._rng.getrandbits(64)),
         )
 
+        self._watch.tap_broker(self)
+
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
             await service.start()
@@ -118,3 +141,4 @@ class BrokerHost:
         if self.service is not None:
             self.service = None
             self.network.crash(self.name)
+            self._watch.tell("broker_stopped", self, "killed")

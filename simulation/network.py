@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Probe, TransportLimits
@@ -50,6 +52,13 @@ class SimNetwork:
         self._blocked: dict[tuple[str, str], None] = {}
         self._paused: dict[str, None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
+        self.taps: dict[str, Callable[[str, Any], None]] = {}
+        """By host: what hears of each message that is given to a link there, as (peer's host, message)."""
+
+    def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
+        """Let ``listener`` hear of each message that ``host`` sends."""
+        if listener is not None:
+            self.taps[host] = listener
 
     def transport_for(self, host: str) -> SimTransport:
         """The transport of a new process on ``host``; after a crash, of the restarted one."""

@@ -47,6 +47,9 @@ class SimLink(BaseLink):
         if self._reason is not None:
             raise self._closed_error()
         self._outgoing.check(message)
+        tap = self._network.taps.get(self.site.host)
+        if tap is not None:
+            tap(self.peer.rpartition(":")[0], message)
         if len(self._pending) + self.flow.backlog >= self._max_messages:
             self.close(f"{self._max_messages} messages wait unsent: the peer does not keep up")
             raise self._closed_error()

@@ -1,0 +1,160 @@
+"""How a checker is told what happens in a simulated cluster.
+
+A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that nobody overrides costs nothing. It raises
+:class:`CheckFailedError` (any AssertionError will do) as soon as a promise is broken: that ends the run wherever it comes from.
+A checker only looks: it changes nothing, draws no random numbers, and schedules nothing. Incremental: no full scan in a hook.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from broker.service import BrokerService
+from controller.service import ControllerService
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.events import Effect, Event
+from simulation.disk import SimDisk
+
+OperationKind = Literal["write_config", "read_config", "create_topic", "delete_topic", "read_topics", "other"]
+OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
+
+
+class CheckFailedError(AssertionError):
+    """A promise was broken. The message says which, where and when."""
+
+
+class ControllerView(Protocol):
+    """A controller host, as checkers see it. ``service`` and ``core`` are None while the process is down."""
+
+    name: str
+    id: int
+    disk: SimDisk
+    service: ControllerService | None
+
+    @property
+    def core(self) -> QuorumCore | None:
+        """The running process's state machine, from the end of its recovery on."""
+
+    @property
+    def incarnation(self) -> int:
+        """Grows with each process on this host, and with each new disk."""
+
+
+class BrokerView(Protocol):
+    """A broker host, as checkers see it. ``service`` is None while the process is down."""
+
+    name: str
+    id: int
+    service: BrokerService | None
+
+    @property
+    def incarnation(self) -> int:
+        """Grows with each process on this host."""
+
+
+class World(Protocol):
+    """The cluster, as checkers see it. The lists are live: hosts may be added."""
+
+    @property
+    def controllers(self) -> Sequence[ControllerView]:
+        """All controller hosts, voters or not."""
+
+    @property
+    def brokers(self) -> Sequence[BrokerView]:
+        """All broker hosts."""
+
+    def now(self) -> float:
+        """Virtual seconds."""
+
+    def note(self, who: str, what: str) -> None:
+        """A line of the transcript."""
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """What a client does: invoked, and returned or never heard of again.
+
+    ``outcome``: *failed* is definite (nothing was written), *unknown* may be executed at any later time, or never.
+    """
+
+    number: int
+    """From 1, by order of invocation."""
+    client: str
+    kind: OperationKind
+    key: str
+    """Config writes and reads: the resource's name. Topics: the topic's name."""
+    value: str = ""
+    """What is written. A read: empty."""
+    acks: int = 0
+    """A write: ``Acks`` asked for."""
+    mode: int = 0
+    """A read: ``ReadMode``."""
+    at_least: int = -1
+    """The offset of the token that went with it: the answer must come from an image there or later."""
+    client_id: int = -1
+    """Exactly-once: the session it was written in, and its sequence."""
+    sequence: int = -1
+    invoked_at: float = 0.0
+    returned_at: float = math.inf
+    outcome: OperationOutcome = "pending"
+    error: str = ""
+    broker: str = ""
+    """Who answered, if known."""
+    offset: int = -1
+    """A write: of its last record. A read: of the image that answered."""
+    generation: int = 0
+    reached: int = 0
+    """A write: ``Acks`` reached."""
+    found: str | tuple[str, ...] | None = None
+    """A read: the value; None: there is none. ``read_topics``: names, sorted."""
+    response: Any = None
+
+
+class Checker:
+    """Base of all checkers. Make one for each run."""
+
+    def begin(self, world: World) -> None:
+        """Before anything starts."""
+        self.world = world
+
+    def controller_started(self, host: ControllerView) -> None:
+        """A controller process has recovered its log; nothing was stepped yet. ``host.core`` is there."""
+
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        """The process is gone (``host.service`` is None), the disk has lost what it loses. ``reason``: killed, or why it stopped itself."""
+
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        """After each QuorumCore.step of each controller, before its effects are carried out. Do not change ``effects``."""
+
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        """A node gives a message (request or response, as on the wire) to a link. ``peer``: its host's name."""
+
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        """A controller gives away a message with this LAO for the first time in this epoch (fetch reply or heartbeat reply)."""
+
+    def broker_started(self, host: BrokerView) -> None:
+        """A new process, nothing applied yet."""
+
+    def broker_stopped(self, host: BrokerView, reason: str) -> None:
+        """The process is gone."""
+
+    def broker_moved(self, host: BrokerView) -> None:
+        """After the broker's view has applied records, heard a LAO or a controller epoch, or was emptied."""
+
+    def client_invoked(self, operation: Operation) -> None:
+        """A client begins an operation."""
+
+    def client_returned(self, operation: Operation) -> None:
+        """An operation has an outcome. One that never gets any stays *pending*: unknown."""
+
+    def sample(self) -> None:
+        """Now and then, a few ten times a virtual second: for what is too dear at every step."""
+
+    def healed(self) -> None:
+        """The safety phase is over: from here on no new fault comes."""
+
+    def end(self) -> None:
+        """The run is over, the cluster has converged."""
