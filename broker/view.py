@@ -150,9 +150,7 @@ class View:
         """
         batches = self._decode(chunk, high_watermark)
         for header, records in batches:
-            self._builder.apply_batch(
-                records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
-            )
+            self._builder.apply_decoded(header, records)
             self._note_membership(header.epoch)
         if self._chunks:
             kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))

@@ -32,13 +32,25 @@ class ChunkBuilder:
         """Fold a decision into the pending image and take its records. Raises FoldError."""
         pending = self._pending
         base_offset = pending.offset + 1
-        pending.apply_batch(records, base_offset=base_offset, epoch=self._epoch, timestamp_ms=timestamp_ms)
+        if client is None:
+            client = _NOBODY
+        sequence = client.sequence
+        if sequence:
+            pending.apply_batch(
+                records,
+                base_offset=base_offset,
+                epoch=self._epoch,
+                timestamp_ms=timestamp_ms,
+                client_id=client.client_id,
+                sequence=sequence,
+                all_below_done=client.all_below_done,
+            )
+        else:
+            pending.apply_batch(records, base_offset=base_offset, epoch=self._epoch, timestamp_ms=timestamp_ms)
         if self._base_offset < 0:
             self._base_offset = base_offset
         self._timestamp_ms = timestamp_ms
-        if client is None:
-            client = _NOBODY
-        if len(records) == 1 and records[0].type == RecordType.CONFIG and not client.sequence:
+        if len(records) == 1 and records[0].type == RecordType.CONFIG and not sequence:
             principal = client.principal
             if principal != self._shared_principal or len(self._shared) >= MAX_SHARED_RECORDS:
                 self._end_shared()
@@ -55,7 +67,7 @@ class ChunkBuilder:
                 timestamp_ms=timestamp_ms,
                 principal=client.principal,
                 client_id=client.client_id,
-                sequence=client.sequence,
+                sequence=sequence,
                 all_below_done=client.all_below_done,
             )
         )

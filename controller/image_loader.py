@@ -30,9 +30,7 @@ def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: 
         return builder.offset + 1 >= until
     for header in batch.headers(chunk, verify=False):
         records = [decoded(data) for data in batch.records(chunk, header)]
-        builder.apply_batch(
-            records, base_offset=header.base_offset, epoch=header.epoch, timestamp_ms=header.timestamp_ms
-        )
+        builder.apply_decoded(header, records)
         observe(records, header.base_offset)
     return builder.offset + 1 >= until
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from raftlog.metadata.entities import Broker, Partition, Topic, format_hash
+from raftlog.metadata.clients import WINDOW
+from raftlog.metadata.entities import Broker, Client, Partition, Topic, Voters, format_hash
 from raftlog.metadata.image import Image
 
 
@@ -26,6 +27,8 @@ def image_to_dict(image: Image) -> dict[str, Any]:
             {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(image.configs[key].items()))}
             for key in sorted(image.configs)
         ],
+        "voters": None if image.voters is None else _voters(image.voters),
+        "clients": [_client(image, image.clients[client_id]) for client_id in sorted(image.clients)],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
     }
 
@@ -40,6 +43,23 @@ def _broker(broker: Broker) -> dict[str, Any]:
         ],
         "log_dirs": list(broker.log_dirs),
         "process": asdict(broker.process),
+    }
+
+
+def _voters(voters: Voters) -> dict[str, Any]:
+    return {"offset": voters.offset, "voters": [asdict(voter) for voter in voters.voters]}
+
+
+def _client(image: Image, client: Client) -> dict[str, Any]:
+    keys = ((client.id, sequence) for sequence in range(client.all_below_done, client.all_below_done + WINDOW))
+    results = (image.client_results.get(key) for key in keys)
+    return {
+        **asdict(client),
+        "results": [
+            {"sequence": result.sequence, "offset": result.offset, "epoch": result.epoch}
+            for result in results
+            if result is not None
+        ],
     }
 
 

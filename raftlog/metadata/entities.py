@@ -119,6 +119,26 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
+class Client(msgspec.Struct, frozen=True, array_like=True):
+    """One open client. ``id``: the offset of its OpenClientRecord."""
+
+    id: int
+    name: str
+    last_write_ms: int
+    """Log time of its newest write, or of its opening."""
+    all_below_done: int
+    """Results of the sequence numbers below were forgotten; such a number is never valid again."""
+
+
+class ClientResult(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one numbered write: the offset of its last record (inclusive), and the epoch it was written in."""
+
+    client_id: int
+    sequence: int
+    offset: int
+    epoch: int
+
+
 def entity_hash(*content: object) -> int:
     """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their canonical bytes.
 

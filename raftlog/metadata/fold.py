@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from raftlog import batch
-from raftlog.metadata import pmap
+from raftlog.metadata import pmap, versions
+from raftlog.metadata.clients import close_client, fold_identity, open_client
 from raftlog.metadata.entities import (
     Applied,
     Broker,
@@ -30,13 +31,38 @@ class ImageBuilder(ImageDraft):
 
     __slots__ = ()
 
-    def apply_batch(self, records: list[Record], *, base_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Fold one whole batch whose records are at hand. Raises FoldError."""
+    def apply_batch(
+        self,
+        records: list[Record],
+        *,
+        base_offset: int,
+        epoch: int,
+        timestamp_ms: int,
+        client_id: int = 0,
+        sequence: int = 0,
+        all_below_done: int = 0,
+    ) -> None:
+        """Fold one whole batch whose records are at hand; of its header, whatever changes state. Raises FoldError."""
         if base_offset != self.offset + 1:
             raise FoldError(f"batch at offset {base_offset} does not follow the image at {self.offset}")
+        self.timestamp_ms = timestamp_ms
         for index, record in enumerate(records):
             apply(self, record.type, record.message, base_offset + index, epoch)
-        self.offset, self.epoch, self.timestamp_ms = base_offset + len(records) - 1, epoch, timestamp_ms
+        self.offset, self.epoch = base_offset + len(records) - 1, epoch
+        if client_id:
+            fold_identity(self, client_id, sequence, all_below_done, self.offset, epoch)
+
+    def apply_decoded(self, header: batch.BatchHeader, records: list[Record]) -> None:
+        """Fold one whole batch of the log whose records were decoded before. Raises FoldError."""
+        self.apply_batch(
+            records,
+            base_offset=header.base_offset,
+            epoch=header.epoch,
+            timestamp_ms=header.timestamp_ms,
+            client_id=header.client_id,
+            sequence=header.sequence,
+            all_below_done=header.all_below_done,
+        )
 
     def apply_chunk(self, chunk: bytes, *, until: int | None = None, verify: bool = False) -> None:
         """Fold the batches of a chunk, up to the offset ``until`` (exclusive, a batch boundary) if given.
@@ -55,15 +81,17 @@ class ImageBuilder(ImageDraft):
         offset = header.base_offset
         if offset != self.offset + 1:
             raise FoldError(f"batch at offset {offset} does not follow the image at {self.offset}")
-        epoch = header.epoch
+        epoch, self.timestamp_ms = header.epoch, header.timestamp_ms
         for type_, version, body in batch.bodies(chunk, header):
             apply(self, type_, parse_body(type_, version, body), offset, epoch)
             offset += 1
-        self.offset, self.epoch, self.timestamp_ms = offset - 1, epoch, header.timestamp_ms
+        self.offset, self.epoch = offset - 1, epoch
+        if header.client_id:
+            fold_identity(self, header.client_id, header.sequence, header.all_below_done, offset - 1, epoch)
 
 
 def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) -> None:
-    """Fold one record. Raises FoldError if it does not fit the state, UnknownRecordError if nobody knows it."""
+    """Fold one record; ``image.timestamp_ms`` is its batch's. Raises FoldError if it does not fit the state, UnknownRecordError."""
     handler = _HANDLERS.get(type_)
     if handler is None:
         raise UnknownRecordError(f"record type {type_} at offset {offset} is unknown to this build")
@@ -229,6 +257,11 @@ def _config(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
 
 def _feature_level(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     old = image.features.get(message.name)
+    if message.name == versions.METADATA_VERSION and message.feature_level > versions.LATEST_METADATA_VERSION:
+        raise UnknownRecordError(
+            f"the record at offset {offset} raises {message.name} to {message.feature_level}: "
+            f"this build knows {versions.LATEST_METADATA_VERSION} at most"
+        )
     if message.feature_level:
         image.features[message.name] = message.feature_level
     elif old is not None:
@@ -276,6 +309,8 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.LEADER_CHANGE: _leader_change,
     RecordType.PROGRESS: _progress,
     RecordType.VOTERS: _voters,
+    RecordType.OPEN_CLIENT: open_client,
+    RecordType.CLOSE_CLIENT: close_client,
     RecordType.NO_OP: _no_op,
     RecordType.RECOVERY: _no_op,
 }

@@ -16,6 +16,8 @@ from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
     Broker,
+    Client,
+    ClientResult,
     Leader,
     Partition,
     Progress,
@@ -26,6 +28,7 @@ from raftlog.metadata.entities import (
 
 PartitionKey = tuple[bytes, int]
 ConfigKey = tuple[int, str]
+ClientResultKey = tuple[int, int]
 
 
 class FoldError(FatalError):
@@ -50,6 +53,9 @@ class Image:
     configs: pmap.Map[ConfigKey, dict[str, str]] = field(default_factory=pmap.empty)
     """(resource type, resource name) -> its keys. The dicts are never changed in place."""
     applied: pmap.Map[int, Applied] = field(default_factory=pmap.empty)
+    clients: pmap.Map[int, Client] = field(default_factory=pmap.empty)
+    client_results: pmap.Map[ClientResultKey, ClientResult] = field(default_factory=pmap.empty)
+    """(client id, sequence) -> what became of that write."""
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
@@ -91,6 +97,14 @@ class ImageView(Protocol):
     def configs(self) -> Any:
         """(resource type, resource name) -> dict."""
 
+    @property
+    def clients(self) -> Any:
+        """Client id -> Client."""
+
+    @property
+    def client_results(self) -> Any:
+        """(client id, sequence) -> ClientResult."""
+
     def snapshot(self) -> Image:
         """The same state as an immutable image, for iteration; cheap."""
 
@@ -101,6 +115,8 @@ class ImageDraft:
     __slots__ = (
         "applied",
         "brokers",
+        "client_results",
+        "clients",
         "configs",
         "epoch",
         "features",
@@ -130,6 +146,8 @@ class ImageDraft:
         self.replicas_of = base.replicas_of.mutate()
         self.configs = base.configs.mutate()
         self.applied = base.applied.mutate()
+        self.clients = base.clients.mutate()
+        self.client_results = base.client_results.mutate()
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
@@ -147,6 +165,8 @@ class ImageDraft:
             self.replicas_of.finish(),
             self.configs.finish(),
             self.applied.finish(),
+            self.clients.finish(),
+            self.client_results.finish(),
             self.leader,
             self.progress,
             self.voters,

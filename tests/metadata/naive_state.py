@@ -56,6 +56,8 @@ class NaiveState:
                 {"resource_type": key[0], "resource_name": key[1], "values": dict(sorted(self.configs[key].items()))}
                 for key in sorted(self.configs)
             ],
+            "voters": None,
+            "clients": [],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
         }
 

@@ -57,5 +57,7 @@ def test_the_empty_image() -> None:
         "brokers": [],
         "topics": [],
         "configs": [],
+        "voters": None,
+        "clients": [],
         "applied": [],
     }

@@ -1,0 +1,67 @@
+"""Exactly-once clients in the image: which are open, and what became of the writes they may still ask about.
+
+A client numbers its writes. The header of the batch that a numbered write became names the client and the number, and folding it
+keeps the result: a retry finds it, in this controller's pending image or in the next one's, and is not executed again. What
+the client says to be done is forgotten, so that a client never has more than ``WINDOW`` results.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog.metadata.entities import Client, ClientResult
+from raftlog.metadata.image import FoldError, ImageDraft
+
+WINDOW = 256
+"""A sequence number is valid below ``all_below_done`` + this: as many writes of one client may be in flight."""
+FIRST_SEQUENCE = 1
+
+
+def open_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    """Fold an OpenClientRecord."""
+    new = Client(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE)
+    image.clients[offset] = new
+    image.replace("client", (), None, new)
+
+
+def close_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    """Fold a CloseClientRecord: the client and its results go. Raises KeyError if it is not open."""
+    old: Client = image.clients[message.client_id]
+    _forget(image, old, old.all_below_done + WINDOW)
+    del image.clients[old.id]
+    image.replace("client", (), old, None)
+
+
+def fold_identity(
+    image: ImageDraft, client_id: int, sequence: int, all_below_done: int, last_offset: int, epoch: int
+) -> None:
+    """Fold the identity in a batch's header, after the batch's records. Raises FoldError for a number out of the window.
+
+    An id that is not open changes nothing: headers of metadata.version 1 hold whatever was sent, and a client may close itself.
+    """
+    old: Client | None = image.clients.get(client_id)
+    if old is None or not sequence:
+        return
+    done = max(old.all_below_done, all_below_done)
+    key = (client_id, sequence)
+    if not done <= sequence < done + WINDOW or key in image.client_results:
+        raise FoldError(
+            f"batch up to offset {last_offset} is write {sequence} of client {client_id}, whose window begins at {done}"
+        )
+    _forget(image, old, done)
+    result = ClientResult(client_id, sequence, last_offset, epoch)
+    image.client_results[key] = result
+    image.replace("client_result", (), None, result)
+    new = Client(old.id, old.name, image.timestamp_ms, done)
+    image.clients[client_id] = new
+    image.replace("client", (), old, new)
+
+
+def _forget(image: ImageDraft, client: Client, below: int) -> None:
+    """Drop the results of a client's numbers below ``below``."""
+    for sequence in range(client.all_below_done, min(below, client.all_below_done + WINDOW)):
+        key = (client.id, sequence)
+        result = image.client_results.get(key)
+        if result is not None:
+            del image.client_results[key]
+            image.replace("client_result", (), result, None)
