@@ -5,6 +5,8 @@ from __future__ import annotations
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.records import Record, RecordType
+from raftlog.voter import VotersAt
+from raftlog.voters_log import from_entries
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512
@@ -16,6 +18,7 @@ class ChunkBuilder:
 
     But for one case: config writes of one record, next to each other and of one principal, share a batch, as they would share
     nothing but its header, which costs more than they do. A write with a sequence number has its own: its result is found by it.
+    A VotersRecord comes alone, in a control batch.
     """
 
     def __init__(self, pending: ImageBuilder, epoch: int) -> None:
@@ -27,6 +30,7 @@ class ChunkBuilder:
         self._shared_principal = ""
         self._shared_base = -1
         self._timestamp_ms = 0
+        self._voters: list[VotersAt] = []
 
     def add(self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int) -> None:
         """Fold a decision into the pending image and take its records. Raises FoldError."""
@@ -59,6 +63,9 @@ class ChunkBuilder:
             self._shared.append(records[0])
             return
         self._end_shared()
+        control = records[0].type == RecordType.VOTERS
+        if control:
+            self._voters.append(VotersAt(base_offset, from_entries(records[0].message.voters)))
         self._frames.append(
             batch.encode(
                 records,
@@ -69,6 +76,7 @@ class ChunkBuilder:
                 client_id=client.client_id,
                 sequence=sequence,
                 all_below_done=client.all_below_done,
+                control=control,
             )
         )
 
@@ -85,11 +93,12 @@ class ChunkBuilder:
                 )
             )
 
-    def cut(self) -> tuple[bytes, int] | None:
-        """The chunk and its base offset; it ends where the pending image does. None if nothing was added."""
+    def cut(self) -> tuple[bytes, int, tuple[VotersAt, ...]] | None:
+        """The chunk, its base offset and the voter sets in it; it ends where the pending image does. None if nothing was added."""
         self._end_shared()
         if not self._frames:
             return None
         chunk, base_offset = b"".join(self._frames), self._base_offset
-        self._frames, self._base_offset = [], -1
-        return chunk, base_offset
+        voters = tuple(self._voters)
+        self._frames, self._base_offset, self._voters = [], -1, []
+        return chunk, base_offset, voters

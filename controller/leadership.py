@@ -79,8 +79,8 @@ class Leadership:
         """Append all that was added, if there is something, as one chunk."""
         cut = self._chunk.cut()
         if cut is not None:
-            chunk, base_offset = cut
-            replica.propose(chunk, base_offset, self._keep_image(), self.epoch, idle=idle)
+            chunk, base_offset, voters = cut
+            replica.propose(chunk, base_offset, self._keep_image(), self.epoch, idle=idle, voters=voters)
 
     def _keep_image(self) -> int:
         image = self.pending.snapshot()

@@ -14,7 +14,9 @@ class QuorumConfig:
     """Identity and timing of one node.
 
     ``voters`` is the set to begin with: it counts until the log or a snapshot names one (VotersRecord), and tells
-    where to look for the quorum.
+    where to look for the quorum. It may be empty: then this node is an observer, until the log names it.
+    ``bootstrap_servers`` (host:port) are where to look besides; who they are is not known. As peers their ids are -2, -3, ...
+    in this order (``bootstrap_peers``).
 
     The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms): it serves
     cold starts and failed elections. A follower that hears nothing from its leader for fetch_timeout_ms starts a pre-vote;
@@ -38,3 +40,10 @@ class QuorumConfig:
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
     fetch_max_bytes: int = 8 << 20
     request_timeout_ms: int = 1000
+    bootstrap_servers: tuple[str, ...] = ()
+    """controller.quorum.bootstrap.servers."""
+
+    @property
+    def bootstrap_peers(self) -> tuple[Voter, ...]:
+        """The bootstrap servers as peers to fetch from while no voter is known."""
+        return tuple(Voter(-2 - number, endpoint) for number, endpoint in enumerate(self.bootstrap_servers))

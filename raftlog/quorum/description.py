@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.quorum.leader import Leader
 from raftlog.quorum.progress import ReplicaProgress
+from raftlog.voter import Voter
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
@@ -14,18 +15,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica as the leader knows it. -1: unknown, or never. ``directory_id`` empty: not known."""
+    """One replica as the leader knows it. -1: unknown, or never. ``directory_id`` empty: not known.
+
+    ``max_metadata_version`` 0: unknown, or a program that does not say.
+    """
 
     node_id: int
     directory_id: str
     log_end_offset: int
     last_fetch_age_ms: int
     last_caught_up_age_ms: int
+    max_metadata_version: int = 0
+    low_on_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """One node. Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone, itself included."""
+    """One node. Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone, itself included.
+
+    ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since ``voters_offset`` (as in
+    VotersAt; -1: the configured set).
+    """
 
     role: str
     epoch: int
@@ -38,6 +48,8 @@ class QuorumDescription:
     epoch_start_offset: int
     voters: tuple[ReplicaDescription, ...]
     observers: tuple[ReplicaDescription, ...]
+    voter_set: tuple[Voter, ...] = ()
+    voters_offset: int = -1
 
 
 def describe(node: Node, now: float) -> QuorumDescription:
@@ -62,6 +74,7 @@ def describe(node: Node, now: float) -> QuorumDescription:
         epoch_start_offset=role.start_offset if isinstance(role, Leader) else -1,
         voters=voters,
         observers=observers,
+        voter_set=node.config.voters,
     )
 
 

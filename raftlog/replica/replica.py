@@ -33,6 +33,7 @@ from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
 from raftlog.replica.tail_cache import TailCache
 from raftlog.storage.api import LogStore
 from raftlog.transport.api import Acceptor, Conversation, Transport
+from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
@@ -130,11 +131,23 @@ class Replica(PeerObserver):
         """Exclusive; -1: unknown."""
         return self.core.high_watermark
 
-    def propose(self, chunk: bytes, base_offset: int, end_offset: int, epoch: int, *, idle: bool = False) -> None:
-        """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away."""
+    def propose(
+        self,
+        chunk: bytes,
+        base_offset: int,
+        end_offset: int,
+        epoch: int,
+        *,
+        idle: bool = False,
+        voters: tuple[VotersAt, ...] = (),
+    ) -> None:
+        """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away.
+
+        ``voters``: the voter sets in the chunk.
+        """
         self._flush_inline = idle
         self._proposed.append((end_offset, self._loop.time()))
-        self._step(ev.Proposed(epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk)))
+        self._step(ev.Proposed(epoch, ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk, voters)))
 
     def request_round(self) -> int:
         """Begin a confirmation round; ``round_confirmed`` of this number or a higher one is the proof of leading now.
@@ -145,9 +158,13 @@ class Replica(PeerObserver):
         self._step(ev.RoundRequested())
         return self._round
 
-    def resign(self, reason: str) -> None:
-        """Stop leading, if this node leads."""
-        self._step(ev.ResignRequested(reason))
+    def resign(self, reason: str, successor: int = -1) -> None:
+        """Stop leading, if this node leads. ``successor``: who is to campaign first, -1 for the most complete voter."""
+        self._step(ev.ResignRequested(reason, successor))
+
+    def space_changed(self, *, low: bool) -> None:
+        """The free space of the disk fell below the reserve, or rose above it again."""
+        self._step(ev.SpaceChanged(low))
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many as fit.

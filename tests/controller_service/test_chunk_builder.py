@@ -5,6 +5,7 @@ from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
+from raftlog.voters_log import voters_in
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -24,8 +25,9 @@ def build(*decisions: tuple[list[Record], ClientIdentity | None]) -> tuple[list[
         chunks.add(records, client, 50)
     cut = chunks.cut()
     assert cut is not None
-    chunk, base_offset = cut
+    chunk, base_offset, voters = cut
     assert base_offset == 0
+    assert voters == voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
     assert chunks.cut() is None
     return list(batch.headers(chunk, expect_offset=0)), chunk, pending.snapshot()
 
@@ -70,3 +72,13 @@ def test_a_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
 def test_a_shared_batch_is_bounded() -> None:
     headers, _, _ = build(*(([config(str(i))], None) for i in range(MAX_SHARED_RECORDS + 1)))
     assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]
+
+
+def test_a_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -> None:
+    voters = record(pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="a:1")]))
+    headers, chunk, _ = build(([config("a")], None), ([voters], None), ([config("b")], None))
+    assert [(h.base_offset, h.record_count, h.control) for h in headers] == [
+        (0, 1, False), (1, 1, True), (2, 1, False),
+    ]  # fmt: skip
+    (found,) = voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
+    assert (found.offset, [(v.node_id, v.directory_id, v.endpoint) for v in found.voters]) == (1, [(1, "d1", "a:1")])
