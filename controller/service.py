@@ -30,8 +30,9 @@ from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
-from raftlog.storage.api import LogStore
+from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Link, Transport
+from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,8 @@ class ControllerService:
     ) -> None:
         self.settings = settings
         self.quorum = quorum
+        self.voters = quorum.voters
+        """The set in force here, committed or not."""
         self._rng = rng
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
@@ -181,7 +184,7 @@ class ControllerService:
 
     def leader_endpoint(self, leader_id: int) -> str:
         """Where a voter listens, empty if unknown."""
-        return next((voter.endpoint for voter in self.quorum.voters if voter.node_id == leader_id), "")
+        return next((voter.endpoint for voter in self.voters if voter.node_id == leader_id), "")
 
     # --- ReplicaListener ----------------------------------------------------------------------------------------------
 
@@ -212,6 +215,13 @@ class ControllerService:
             self._refuse(waiting.link, waiting.request, error)
         self._observers.refuse_all(error)
         self._schedule_turn()
+
+    def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
+        """The image begins with this snapshot."""
+
+    def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
+        """Another voter set is in force."""
+        self.voters = voters
 
     def round_confirmed(self, number: int) -> None:
         """Replies without records may go."""

@@ -24,6 +24,8 @@ from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
     Broker,
+    Client,
+    ClientResult,
     Leader,
     Partition,
     Progress,
@@ -146,6 +148,15 @@ def _add_applied(parts: Parts, content: Content) -> None:
     parts.applied[content[0].broker_id] = content[0]
 
 
+def _add_client(parts: Parts, content: Content) -> None:
+    parts.clients[content[0].id] = content[0]
+
+
+def _add_client_result(parts: Parts, content: Content) -> None:
+    result: ClientResult = content[0]
+    parts.client_results[result.client_id, result.sequence] = result
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         "feature", ("features",), lambda image: image.features,
@@ -174,6 +185,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "config", ("configs",), lambda image: image.configs,
         _configs_of, tuple[int, str, str, str], _add_config,
+    ),
+    Kind(
+        "client", ("clients",), lambda image: image.clients,
+        lambda image, id_: ((image.clients[id_],),), tuple[Client], _add_client,
+    ),
+    Kind(
+        "client_result", ("client_results",), lambda image: image.client_results,
+        lambda image, key: ((image.client_results[key],),), tuple[ClientResult], _add_client_result,
     ),
 )  # fmt: skip
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")

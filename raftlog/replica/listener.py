@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from raftlog.errors import FatalError
+from raftlog.storage.api import SnapshotId
+from raftlog.voter import Voter
 
 
 class ReplicaListener(Protocol):
@@ -21,6 +23,15 @@ class ReplicaListener(Protocol):
 
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed, for ever."""
+
+    def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
+        """What is committed begins with this snapshot: at the start, and when one was installed in the place of the log.
+
+        ``committed`` with its end, or a higher offset, follows at once. The log below its end may be gone.
+        """
+
+    def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
+        """This voter set is in force, committed or not. ``offset``: as in VotersAt; -1: the configured set."""
 
     def round_confirmed(self, number: int) -> None:
         """This node still led after the confirmation round ``number`` began."""

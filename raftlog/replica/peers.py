@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Probe, Transport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -14,9 +15,7 @@ PROBE_AGAIN_S = 0.02
 PROBES_MAX = 50
 """A dying process may still accept for a moment after its streams have broken: the first probe is not the last word."""
 
-_REQUESTS = frozenset(
-    ("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request", "fetch_snapshot_request")
-)
+_REQUESTS = frozenset(("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request"))
 FIELD_OF: dict[type[Any], str] = {
     pb.VoteRequest: "vote_request",
     pb.VoteResponse: "vote_response",
@@ -72,7 +71,7 @@ class PeerLink:
 
     def opened(self, link: Link) -> None:
         """The link is up."""
-        if self._control:
+        if self._control and not self._peer.hung_up:
             self._peer.observer.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
@@ -96,7 +95,7 @@ class PeerLink:
 
 
 class Peer:
-    """Another node: a control link for votes, and one for replication, never queued behind each other."""
+    """Another node: a control link for votes, and one for replication, never queued behind each other; one for snapshots at need."""
 
     def __init__(
         self,
@@ -111,6 +110,8 @@ class Peer:
         self._probe: asyncio.Task[None] | None = None
         self._control = PeerLink(self, Conversation.QUORUM)
         self._replication = PeerLink(self, Conversation.REPLICATION)
+        self._snapshots = SnapshotLink(node_id, endpoint, transport, observer)
+        self.hung_up = False
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send a control request."""
@@ -122,8 +123,14 @@ class Peer:
         request.correlation_id = correlation_id
         self._replication.send(correlation_id, request)
 
+    def send_fetch_snapshot(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
+        """Send a FetchSnapshot."""
+        self._snapshots.send(correlation_id, request)
+
     def suspect(self) -> None:
         """A link broke: find out whether the process is gone (mechanism: a dead process's port refuses at once)."""
+        if self.hung_up:
+            return
         if self._probe is None or self._probe.done():
             self._probe = self._spawn(self._find_out())
 
@@ -137,9 +144,13 @@ class Peer:
                 return
 
     def close(self) -> None:
-        """Stop for good."""
+        """Hang up for good: nothing is proved by that, and what was asked gets no answer."""
+        self.hung_up = True
+        if self._probe is not None:
+            self._probe.cancel()
         self._control.close()
         self._replication.close()
+        self._snapshots.close()
 
 
 class PeerAcceptor:
@@ -174,7 +185,7 @@ class ReplyTo:
 
     def send(self, response: Any) -> None:
         """Answer; a link that has closed meanwhile swallows it."""
-        if isinstance(response, pb.FetchResponse):
+        if isinstance(response, (pb.FetchResponse, pb.FetchSnapshotResponse)):
             response.correlation_id = self._correlation_id
             message: Any = response
         else:

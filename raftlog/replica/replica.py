@@ -16,31 +16,35 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import structlog
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.metadata.records import record
+from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
+from raftlog.replica.snapshots import SnapshotWriter, fill
 from raftlog.replica.tail_cache import TailCache
-from raftlog.storage.api import LogStore
+from raftlog.snapshot_file import SnapshotHeader
+from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Transport
-from raftlog.voter import VotersAt
+from raftlog.voter import Voter, VotersAt
+from raftlog.voters_log import voters_in
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 TAIL_CACHE_BYTES = 32 << 20
-_SENDS = (ev.Send, ev.SendFetch, ev.Reply)
+_SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
 
 
 class Replica(PeerObserver):
@@ -79,7 +83,10 @@ class Replica(PeerObserver):
         """From asking the disk to sync until it has."""
         self.commit_latency = Latency()
         """From a proposal until the high watermark covers it; on the leader."""
+        self._voters = config.voters
         self._peers: dict[int, Peer] = {}
+        self._snapshots: tuple[SnapshotId, ...] = ()
+        self._writer: SnapshotWriter | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -90,15 +97,16 @@ class Replica(PeerObserver):
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
         self._tail = TailCache(recovered.end_offset, TAIL_CACHE_BYTES)
         self.last_timestamp_ms = recovered.last_timestamp_ms
+        self.log_start_offset = recovered.start_offset
+        """The first offset there is."""
+        self._snapshots = recovered.snapshots
         self._recovered = True
 
     def start(self) -> None:
         """Join the quorum; the log is recovered first if it was not before. Raises StorageError, CorruptLogError."""
         if not self._recovered:
             self.recover()
-        for voter in self._config.voters:
-            if voter.node_id != self._config.node_id:
-                self._peers[voter.node_id] = Peer(voter.node_id, voter.endpoint, self._transport, self, self._spawn)
+        self._dial(self._config.voters)
         self._step(ev.Tick())
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
@@ -107,14 +115,17 @@ class Replica(PeerObserver):
         def serve(conversation: Conversation) -> Acceptor:
             return lambda _link: PeerAcceptor(conversation, self._requested)
 
-        return {c: serve(c) for c in (Conversation.QUORUM, Conversation.REPLICATION)}
+        return {c: serve(c) for c in (Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT)}
 
     def close(self) -> None:
         """Stop. Nothing is sent or stored after this; the store stays open."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for peer in self._peers.values():
+        if self._writer is not None:
+            # The store may be broken already: what it holds of the snapshot goes when it is opened the next time.
+            self._writer.cancel(drop=False)
+        for peer in list(self._peers.values()):
             peer.close()
         for task in list(self._tasks):
             task.cancel()
@@ -143,7 +154,7 @@ class Replica(PeerObserver):
     ) -> None:
         """Append the leader's own batches at the log end. ``idle``: nothing else waits, the disk may sync right away.
 
-        ``voters``: the voter sets in the chunk.
+        ``voters``: the VotersRecords among them.
         """
         self._flush_inline = idle
         self._proposed.append((end_offset, self._loop.time()))
@@ -185,6 +196,77 @@ class Replica(PeerObserver):
             self._fail(error)
             raise
 
+    # --- snapshots, for the listener ----------------------------------------------------------------------------------
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """Complete ones, ascending."""
+        return self._snapshots
+
+    def write_snapshot(
+        self, header: SnapshotHeader, pieces: Iterator[bytes], done: Callable[[SnapshotId, int], None]
+    ) -> None:
+        """Write a snapshot of what is committed, a slice at a time; one at once.
+
+        Each step of ``pieces`` must be short, and may give nothing. ``done`` is called with its id and size when it is complete and
+        durable; never, if it is given up or if the replica fails.
+        """
+        assert self._writer is None
+        writer: SnapshotWriter
+
+        def finished(error: FatalError | None) -> None:
+            if error is not None:
+                # Its own bytes, or its own disk: either is no longer to be trusted.
+                self._fail(error)
+            elif not self._closed:
+                self._writer = None
+                self._add_snapshot(writer.snapshot_id)
+                self._step(ev.SnapshotFrozen(writer.snapshot_id))
+                done(writer.snapshot_id, writer.written_bytes)
+
+        writer = self._writer = SnapshotWriter(self._store, header, pieces, finished)
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below the end of a complete snapshot, and the snapshots before it. Not from inside a listener's call."""
+        assert not self._stepping
+        try:
+            # The leader's own disk may be behind the majority's.
+            self._write()
+            self._store.advance_log_start(snapshot_id)
+        except FatalError as error:
+            self._fail(error)
+            return
+        self._snapshots = tuple(one for one in self._snapshots if one >= snapshot_id)
+        self.log_start_offset = snapshot_id.end_offset
+        self._tail.forget_below(snapshot_id.end_offset)
+        self._step(ev.LogStartAdvanced(snapshot_id))
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """Bytes. Raises LookupError."""
+        return self._store.snapshot_size(snapshot_id)
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        """What it says of itself. Raises LookupError; CorruptLogError, after which the replica has failed."""
+        return self._from_store(lambda: self._store.snapshot_header(snapshot_id))
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a complete snapshot, empty at its end. Raises LookupError; StorageError, after which the replica has failed."""
+        return self._from_store(lambda: self._store.read_snapshot(snapshot_id, position, max_bytes))
+
+    def used_bytes(self) -> int:
+        """Log and snapshots on disk, about."""
+        return self._store.used_bytes()
+
+    def _from_store(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except FatalError as error:
+            self._fail(error)
+            raise
+
+    def _add_snapshot(self, snapshot_id: SnapshotId) -> None:
+        self._snapshots = tuple(sorted({*self._snapshots, snapshot_id}))
+
     def next_timestamp_ms(self) -> int:
         """The wall clock, but never before the last batch's."""
         self.last_timestamp_ms = max(self.last_timestamp_ms, self._wall_clock_ms())
@@ -202,7 +284,11 @@ class Replica(PeerObserver):
             chunk = response.records
             try:
                 checked = batch.scan(chunk, expect_offset=self._tail.end_offset)
-                span = ev.LogSpan(self._tail.end_offset, checked.end_offset, checked.epochs, chunk)
+                voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
+                span = ev.LogSpan(self._tail.end_offset, checked.end_offset, checked.epochs, chunk, voters)
+            except UnknownRecordError as error:
+                self._fail(error)
+                return
             except CorruptLogError as error:
                 # Nothing was stored: fetch it again.
                 log.warning("fetched batches refused", peer=peer_id, error=str(error))
@@ -265,6 +351,8 @@ class Replica(PeerObserver):
             if effect.max_bytes > 0 and effect.offset < self._tail.end_offset:
                 effect.response.records = self.read(effect.offset, self._tail.end_offset, effect.max_bytes)
             effect = ev.Reply(effect.reply_to, effect.response)
+        elif isinstance(effect, ev.ReplySnapshot):
+            effect = fill(self._store, effect)
         if isinstance(effect, ev.PersistVote):
             self._held.append(effect)
             if len(self._held) == 1:
@@ -274,12 +362,14 @@ class Replica(PeerObserver):
         else:
             _EFFECTS[type(effect)](self, effect)
 
-    def _send(self, effect: ev.Send | ev.SendFetch) -> None:
+    def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
         peer = self._peers.get(effect.peer_id)
         if peer is None:
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
         elif isinstance(effect, ev.SendFetch):
             peer.send_fetch(effect.correlation_id, effect.request)
+        elif isinstance(effect, ev.SendFetchSnapshot):
+            peer.send_fetch_snapshot(effect.correlation_id, effect.request)
         else:
             peer.send(effect.correlation_id, effect.request)
 
@@ -327,6 +417,73 @@ class Replica(PeerObserver):
         self._store.truncate(effect.end_offset)
         self._tail.reset(effect.end_offset)
 
+    def _store_snapshot(self, effect: ev.StoreSnapshot) -> None:
+        snapshot_id = effect.snapshot_id
+        self._store.store_snapshot(snapshot_id, effect.position, effect.data)
+        if effect.last:
+            self._store.freeze_snapshot(snapshot_id, lambda error: self._fetched(snapshot_id, error))
+
+    def _fetched(self, snapshot_id: SnapshotId, error: FatalError | None) -> None:
+        """A fetched snapshot was verified and is durable, or is not sound."""
+        if self._closed:
+            return
+        if isinstance(error, CorruptLogError):
+            log.warning("a fetched snapshot is not sound", snapshot=str(snapshot_id), error=str(error))
+            self._step(ev.SnapshotStored(snapshot_id, error=str(error)))
+            return
+        try:
+            if error is not None:
+                raise error
+            header = self._install(snapshot_id)
+        except FatalError as failure:
+            self._fail(failure)
+            return
+        self._step(ev.SnapshotStored(snapshot_id, header.voters))
+
+    def _install(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        header = self._store.snapshot_header(snapshot_id)
+        if header.cluster_id != self._config.cluster_id:
+            # The fetches before it named the cluster: this is no matter of a wrong address.
+            raise FatalError(f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._config.cluster_id!r}")
+        self._give_up_writing()
+        self._write()
+        self._store.install_snapshot(snapshot_id)
+        self._tail.reset(snapshot_id.end_offset)
+        self.log_start_offset = snapshot_id.end_offset
+        self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
+        self._add_snapshot(snapshot_id)
+        log.info("snapshot installed", snapshot=str(snapshot_id))
+        return header
+
+    def _give_up_writing(self) -> None:
+        if self._writer is not None:
+            self._writer.cancel()
+            self._writer = None
+
+    def _drop_snapshot(self, effect: ev.DropSnapshot) -> None:
+        self._store.drop_snapshot(effect.snapshot_id)
+
+    def _load_snapshot(self, effect: ev.LoadSnapshot) -> None:
+        self._listener.snapshot_loaded(effect.snapshot_id)
+
+    def _voters_changed(self, effect: ev.VotersChanged) -> None:
+        self._voters = effect.voters
+        self._listener.voters_changed(effect.offset, effect.voters)
+
+    def _peers_changed(self, effect: ev.PeersChanged) -> None:
+        self._dial(effect.peers)
+
+    def _dial(self, peers: tuple[Voter, ...]) -> None:
+        """Talk to these, and to nobody else: hang up, dial, and dial anew where an address has changed."""
+        wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != self._config.node_id}
+        for node_id, peer in list(self._peers.items()):
+            if wanted.get(node_id) != peer.endpoint:
+                del self._peers[node_id]
+                peer.close()
+        for node_id, endpoint in wanted.items():
+            if endpoint and node_id not in self._peers:
+                self._peers[node_id] = Peer(node_id, endpoint, self._transport, self, self._spawn)
+
     def _disk_turn(self) -> None:
         self._disk_turn_due = False
         if self._closed:
@@ -369,7 +526,7 @@ class Replica(PeerObserver):
         start = self._tail.end_offset
         message = records_pb2.LeaderChangeRecord(
             leader_id=self._config.node_id,
-            voters=[voter.node_id for voter in self._config.voters],
+            voters=[voter.node_id for voter in self._voters],
             granting_voters=effect.granting_voters,
         )
         chunk = batch.encode(
@@ -413,7 +570,13 @@ class Replica(PeerObserver):
 _EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
     ev.Send: Replica._send,
     ev.SendFetch: Replica._send,
+    ev.SendFetchSnapshot: Replica._send,
     ev.Reply: Replica._reply,
+    ev.StoreSnapshot: Replica._store_snapshot,
+    ev.DropSnapshot: Replica._drop_snapshot,
+    ev.LoadSnapshot: Replica._load_snapshot,
+    ev.VotersChanged: Replica._voters_changed,
+    ev.PeersChanged: Replica._peers_changed,
     ev.Append: Replica._append,
     ev.Truncate: Replica._truncate,
     ev.Flush: Replica._flush,

@@ -40,6 +40,18 @@ class TailCache:
         self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0
         self.start_offset = self.end_offset = end_offset
 
+    def forget_below(self, offset: int) -> None:
+        """The log begins at ``offset`` now: chunks that end at or below it are dropped."""
+        while self._first < len(self._chunks):
+            index = self._first + 1
+            end = self._bases[index] if index < len(self._bases) else self.end_offset
+            if end > offset:
+                break
+            self._bytes -= len(self._chunks[self._first])
+            self._chunks[self._first] = b""
+            self._first = index
+        self.start_offset = max(self.start_offset, offset)
+
     def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
         """Whole batches from ``offset`` to ``until``, at least one, as many as fit; None if ``offset`` is not cached.
 

@@ -74,6 +74,10 @@ def everything() -> Image:
     ]  # fmt: skip
     builder = ImageBuilder(Image())
     builder.apply_batch([record(message) for message in messages], base_offset=0, epoch=7, timestamp_ms=99)
+    builder.apply_batch([record(pb.OpenClientRecord(name="w"))], base_offset=10, epoch=7, timestamp_ms=99)
+    builder.apply_batch(
+        [record(pb.NoOpRecord())], base_offset=11, epoch=7, timestamp_ms=99, client_id=10, sequence=1, all_below_done=1
+    )
     return builder.snapshot()
 
 
@@ -98,7 +102,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 10, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 12, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -174,7 +178,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 10"):
+    with pytest.raises(ValueError, match="header for 12"):
         list(snapshot.pieces(Image(), header))
 
 
