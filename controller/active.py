@@ -19,6 +19,7 @@ from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, unfence_decision
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
+from controller.membership import Look, Membership
 from controller.progress import ProgressPolicy
 from controller.registration import LAO_FEATURE, LEGACY_REGISTRATION, register_broker, unregister_broker
 from controller.sessions import SessionTracker
@@ -48,7 +49,7 @@ class ActiveController:
 
     ``pending`` is shared with the shell, which folds every decision's records into it (and into ``lao``) before it asks for the
     next one, and then calls the decision's ``on_proposed``. The whole local log is in it before this is made; ``lao`` has seen it
-    too. ``sessions`` comes empty.
+    too. ``sessions`` comes empty. ``quorum`` shows the replicas' progress; without it the voter set cannot change.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ActiveController:
         sessions: SessionTracker,
         rng: random.Random,
         now: float,
+        quorum: Look | None = None,
     ) -> None:
         self.node_id = node_id
         self.lao = lao
@@ -85,6 +87,7 @@ class ActiveController:
             [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
             now,
         )
+        self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
         # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
         self._observed = epoch_start_offset
@@ -98,8 +101,10 @@ class ActiveController:
             "incremental_alter_configs": lambda request, now: alter_configs(pending, settings, request),
             "describe_brokers": lambda request, now: describe_brokers(self.state, now),
         }
-        for kind in ("add_raft_voter", "remove_raft_voter", "update_raft_voter", "transfer_leadership"):
-            self._handlers[kind] = _not_yet
+        self._handlers["add_raft_voter"] = self.membership.add
+        self._handlers["remove_raft_voter"] = self.membership.remove
+        self._handlers["update_raft_voter"] = self.membership.update
+        self._handlers["transfer_leadership"] = _not_yet
         for kind in ("open_client", "close_client", "update_features"):
             self._handlers[kind] = _not_yet
 
@@ -181,6 +186,7 @@ class ActiveController:
             or self._fence_silent(now)
             or self.unfence_ready(now)
             or self._fence_stuck(now)
+            or self.membership.first_set(now)
             or (self._write_progress(now))
         )
 
@@ -192,6 +198,7 @@ class ActiveController:
         progress = self._progress.next_due(self.lao.lao)
         return min(
             self.state.lag_watch.next_check,
+            self.membership.next_deadline() if self.membership.is_static else math.inf,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )

@@ -24,6 +24,8 @@ class Decision:
     body: Any = None
     error: ApiError | None = None
     on_proposed: Callable[[], None] | None = None
+    answer_when_appended: bool = False
+    """The answer goes out when the records are in the leader's log, without saying that they are committed."""
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:

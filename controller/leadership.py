@@ -66,6 +66,7 @@ class Leadership:
             sessions=SessionTracker(settings.broker_session_timeout_ms / 1000),
             rng=rng,
             now=now,
+            quorum=replica.describe,
         )
         return True
 

@@ -373,6 +373,7 @@ class ControllerService:
         now = self._loop.time()
         timestamp_ms = self.replica.next_timestamp_ms()
         reads: list[Parked] = []
+        appended: list[Parked] = []
         count = taken_bytes = 0
         while (
             taken_bytes < CHUNK_BYTES
@@ -387,7 +388,10 @@ class ControllerService:
             if decision.on_proposed is not None:
                 decision.on_proposed()
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
-            if decision.records:
+            if decision.answer_when_appended:
+                parked.response.ClearField("write")
+                appended.append(parked)
+            elif decision.records:
                 leadership.parking.park(parked)
             else:
                 reads.append(parked)
@@ -396,6 +400,8 @@ class ControllerService:
             if decision_due.on_proposed is not None:
                 decision_due.on_proposed()
         leadership.propose(self.replica, idle=self._is_idle(now, count))
+        for parked in appended:
+            self._send_parked(parked)
         if reads:
             number = self.replica.request_round()
             for parked in reads:

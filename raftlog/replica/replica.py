@@ -28,6 +28,7 @@ from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.description import QuorumDescription
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
 from raftlog.replica.snapshots import SnapshotWriter, fill
@@ -141,6 +142,10 @@ class Replica(PeerObserver):
     def high_watermark(self) -> int:
         """Exclusive; -1: unknown."""
         return self.core.high_watermark
+
+    def describe(self, now: float) -> QuorumDescription:
+        """What this node knows of the quorum."""
+        return self.core.describe(now)
 
     def propose(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from controller.active import ActiveController
 from controller.decision import Decision
 from controller.lao import LaoTracker
+from controller.membership import Look
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -55,6 +56,7 @@ class Cell:
         now: float = 100.0,
         settings: ControllerSettings | None = None,
         bootstrap: bool = True,
+        quorum: Look | None = None,
     ) -> None:
         self.now = now
         self.epoch = epoch
@@ -77,6 +79,7 @@ class Cell:
             sessions=SessionTracker(self.settings.broker_session_timeout_ms / 1000),
             rng=random.Random(epoch),
             now=now,
+            quorum=quorum,
         )
         self.commit()
         if bootstrap:

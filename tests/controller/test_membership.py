@@ -1,0 +1,256 @@
+"""Changes of the voter set: Kafka's order of checks, one record each, and never a set that could not commit it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from deciding import Cell
+
+from controller.decision import Decision
+from controller.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS, endpoint_error
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType, record
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+NEVER = -1
+
+
+def replica(
+    node_id: int, *, directory: str = "", fetched: int = 10, caught_up: int = 10, version: int = 2
+) -> ReplicaDescription:
+    return ReplicaDescription(node_id, directory or f"d{node_id}", 7, fetched, caught_up, version)
+
+
+class Quorum:
+    """What the core would show: three static voters without directories, this node, 1, leading; 4 observes."""
+
+    def __init__(self) -> None:
+        self.voters = [replica(1, fetched=0, caught_up=0), replica(2), replica(3)]
+        self.observers = [replica(4)]
+        self.configured = tuple(Voter(i, f"c{i}:1") for i in (1, 2, 3))
+
+    def __call__(self, now: float) -> QuorumDescription:
+        return QuorumDescription(
+            "leader", 1, 1, 1, 0, 9, 9, 9, 0, tuple(self.voters), tuple(self.observers), self.configured, -1
+        )
+
+
+class Members(Cell):
+    def __init__(self, *, version: int = 2, static: bool = False) -> None:
+        self.quorum = Quorum()
+        super().__init__(0, quorum=self.quorum, bootstrap=False)
+        levels = (("metadata.version", version), ("lao.version", 1))
+        self.propose(Decision([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
+        if not static:
+            self.due()
+            assert self.voters() == {1: "d1", 2: "d2", 3: "d3"}
+
+    def voters(self) -> dict[int, str]:
+        named = self.pending.voters
+        return {} if named is None else {voter.id: voter.directory_id for voter in named.voters}
+
+    def changed(self, decision: Decision) -> dict[int, str]:
+        """The one record of the decision, as id -> directory."""
+        assert decision.error is None, decision.error
+        (only,) = decision.records
+        assert only.type == RecordType.VOTERS
+        return {voter.voter_id: voter.voter_directory_id for voter in only.message.voters}
+
+
+def add(node_id: int = 4, **fields: object) -> rpc.AddRaftVoterRequest:
+    content = {"voter_id": node_id, "voter_directory_id": f"d{node_id}", "endpoint": f"c{node_id}:1"}
+    return rpc.AddRaftVoterRequest(**{**content, **fields})
+
+
+def remove(node_id: int, directory: str = "") -> rpc.RemoveRaftVoterRequest:
+    return rpc.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory or f"d{node_id}")
+
+
+def update(node_id: int, endpoint: str, directory: str = "") -> rpc.UpdateRaftVoterRequest:
+    return rpc.UpdateRaftVoterRequest(
+        voter_id=node_id, voter_directory_id=directory or f"d{node_id}", endpoint=endpoint
+    )
+
+
+ALL = (add(), remove(2), update(2, "new:1"))
+
+
+# --- the first set --------------------------------------------------------------------------------------------------------
+
+
+def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> None:
+    cell = Members(static=True)
+    cell.quorum.voters[2] = replace(cell.quorum.voters[2], directory_id="", last_fetch_age_ms=NEVER)
+    assert cell.due() == []
+    assert cell.active.next_deadline() <= cell.now + 0.1
+    for request in ALL:
+        cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
+    decision = cell.decide(add())
+    assert decision.error is not None
+    assert "[3]" in decision.error.message
+    cell.quorum.voters[2] = replica(3)
+    assert cell.due() == [], "it looks again only after a while"
+    cell.now += 0.1
+    (first,) = cell.due()
+    assert cell.changed(first) == {1: "d1", 2: "d2", 3: "d3"}
+    assert [voter.endpoint for voter in first.records[0].message.voters] == ["c1:1", "c2:1", "c3:1"]
+    cell.now += 10
+    assert cell.due() == []
+    assert cell.active.next_deadline() > cell.now
+
+
+def test_a_set_that_names_its_directories_waits_for_nobody() -> None:
+    cell = Members(static=True)
+    cell.quorum.voters = []
+    cell.quorum.configured = (Voter(1, "c1:1", "d1"),)
+    (first,) = cell.due()
+    assert cell.changed(first) == {1: "d1"}
+
+
+def test_below_level_2_the_set_stays_static() -> None:
+    cell = Members(version=1, static=True)
+    assert cell.due() == []
+    for request in ALL:
+        cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
+
+
+def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
+    quorum = Quorum()
+    cell = Cell(0, quorum=quorum, bootstrap=False)
+    cell.active.state.committed = replace(cell.active.state.committed, offset=-1)
+    cell.hold_commits = True
+    levels = (("metadata.version", 2), ("lao.version", 1))
+    cell.propose(Decision([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
+    assert cell.due() == []
+    for request in ALL:
+        cell.refused(request, ErrorCode.REQUEST_TIMED_OUT, "")
+    cell.commit()
+    cell.now += 0.1
+    assert len(cell.due()) == 1
+
+
+# --- adding ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_caught_up_observer_becomes_a_voter() -> None:
+    cell = Members()
+    decision = cell.decide(add())
+    assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3", 4: "d4"}
+    assert not decision.answer_when_appended
+    assert cell.decide(add(ack_when_appended=True)).answer_when_appended
+    cell.propose(decision)
+    assert cell.voters() == {1: "d1", 2: "d2", 3: "d3", 4: "d4"}
+
+
+def test_one_change_at_a_time() -> None:
+    cell = Members()
+    cell.hold_commits = True
+    cell.propose(cell.decide(add()))
+    for request in ALL:
+        cell.refused(request, ErrorCode.REQUEST_TIMED_OUT, "")
+    cell.commit()
+    cell.quorum.voters.append(cell.quorum.observers.pop())
+    assert cell.changed(cell.decide(remove(2))) == {1: "d1", 3: "d3", 4: "d4"}
+
+
+def test_a_voter_is_not_added_twice() -> None:
+    cell = Members()
+    cell.refused(add(2), ErrorCode.DUPLICATE_VOTER, "voter_id")
+    cell.refused(add(2, voter_directory_id="other"), ErrorCode.DUPLICATE_VOTER, "voter_id")
+    decision = cell.decide(add(2, voter_directory_id="other"))
+    assert decision.error is not None
+    assert "remove that one first" in decision.error.message
+
+
+def test_only_who_is_caught_up_may_vote() -> None:
+    cell = Members()
+    cell.refused(add(5), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    cell.refused(add(voter_directory_id="other"), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    cell.refused(add(voter_directory_id=""), ErrorCode.INVALID_REQUEST, "voter_directory_id")
+    for age in (NEVER, CAUGHT_UP_WITHIN_MS + 1):
+        cell.quorum.observers = [replica(4, caught_up=age)]
+        cell.refused(add(), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    decision = cell.decide(add())
+    assert decision.error is not None
+    assert "up to 7 of 9" in decision.error.message
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "c4", "c4:", ":1", "0.0.0.0:1", "[::]:1", "c4:0", "c4:65536", "a b:1", "1@c4:1"]
+)
+def test_an_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
+    cell = Members()
+    cell.refused(add(endpoint=endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
+    cell.refused(update(2, endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
+
+
+def test_endpoints() -> None:
+    assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
+
+
+def test_a_build_that_does_not_know_the_level_may_not_vote() -> None:
+    for version in (0, 1):
+        cell = Members()
+        cell.quorum.observers = [replica(4, version=version)]
+        cell.refused(add(), ErrorCode.INVALID_REQUEST, "voter_id")
+
+
+def test_the_new_set_needs_a_live_majority() -> None:
+    cell = Members()
+    cell.quorum.voters[2] = replica(3, fetched=LIVE_WITHIN_MS + 1)
+    assert cell.changed(cell.decide(add())), "three of four live"
+    cell.quorum.voters[1] = replica(2, fetched=NEVER)
+    cell.refused(add(), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+
+
+# --- removing -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_voter_is_removed() -> None:
+    cell = Members()
+    cell.quorum.voters[2] = replica(3, fetched=NEVER)
+    assert cell.changed(cell.decide(remove(3))) == {1: "d1", 2: "d2"}
+
+
+def test_a_removal_that_would_stop_the_quorum_is_refused() -> None:
+    cell = Members()
+    cell.quorum.voters[2] = replica(3, fetched=NEVER)
+    cell.refused(remove(2), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    cell.refused(remove(1), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+
+
+def test_the_leader_may_be_removed() -> None:
+    cell = Members()
+    assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}
+
+
+def test_who_is_no_voter_is_not_removed() -> None:
+    cell = Members()
+    cell.refused(remove(4), ErrorCode.VOTER_NOT_FOUND, "voter_id")
+    cell.refused(remove(2, "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
+
+
+def test_the_last_voter_stays() -> None:
+    cell = Members()
+    cell.propose(cell.decide(remove(3)))
+    cell.propose(cell.decide(remove(2)))
+    cell.refused(remove(1), ErrorCode.INVALID_REQUEST, "voter_id")
+
+
+# --- updating -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_voter_moves() -> None:
+    cell = Members()
+    decision = cell.decide(update(2, "new:7"))
+    assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3"}
+    assert [voter.endpoint for voter in decision.records[0].message.voters] == ["c1:1", "new:7", "c3:1"]
+    cell.refused(update(4, "new:7"), ErrorCode.VOTER_NOT_FOUND, "voter_id")
+    cell.refused(update(2, "new:7", "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
+    same = cell.decide(update(2, "c2:1"))
+    assert same.error is None
+    assert same.records == []
