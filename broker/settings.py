@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from raftlog.errors import ConfigError
+from raftlog.metadata import versions
 
-SUPPORTED_FEATURES = (("metadata.version", 1, 1), ("lao.version", 1, 1))
+SUPPORTED_FEATURES = (
+    (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
+    ("lao.version", 1, 1),
+)
 """(name, lowest, highest level) of what this build can do."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from controller.alter_partition import alter_partitions
+from controller.clients import ClientExpiry, close_client, find_result, open_client
 from controller.configs import alter_configs
 from controller.decision import Decision, refuse
 from controller.describe import describe_brokers
@@ -27,6 +28,7 @@ from controller.settings import ControllerSettings
 from controller.state import ControllerState
 from controller.topics import create_topics, delete_topics
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -34,8 +36,6 @@ from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-METADATA_VERSION_FEATURE = "metadata.version"
-BOOTSTRAP_FEATURES = ((METADATA_VERSION_FEATURE, 1), (LAO_FEATURE, 1))
 _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
 
@@ -88,6 +88,7 @@ class ActiveController:
             now,
         )
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
+        self._expiry = ClientExpiry(settings, now)
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
         # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
         self._observed = epoch_start_offset
@@ -105,8 +106,9 @@ class ActiveController:
         self._handlers["remove_raft_voter"] = self.membership.remove
         self._handlers["update_raft_voter"] = self.membership.update
         self._handlers["transfer_leadership"] = _not_yet
-        for kind in ("open_client", "close_client", "update_features"):
-            self._handlers[kind] = _not_yet
+        self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
+        self._handlers["close_client"] = lambda request, now: close_client(pending, request)
+        self._handlers["update_features"] = _not_yet
 
     @property
     def next_offset(self) -> int:
@@ -129,6 +131,11 @@ class ActiveController:
                 )
             if handler is None:
                 raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
+            client = request.client
+            if client.sequence or client.client_id:
+                result = find_result(self.pending, client)
+                if result is not None:
+                    return Decision([], duplicate=result)
             return handler(getattr(request, kind), now)
         except ApiError as error:
             return Decision([], None, error)
@@ -187,7 +194,8 @@ class ActiveController:
             or self.unfence_ready(now)
             or self._fence_stuck(now)
             or self.membership.first_set(now)
-            or (self._write_progress(now))
+            or self._write_progress(now)
+            or self._expiry.due(self.pending, now)
         )
 
     def next_deadline(self) -> float:
@@ -199,6 +207,7 @@ class ActiveController:
         return min(
             self.state.lag_watch.next_check,
             self.membership.next_deadline() if self.membership.is_static else math.inf,
+            self._expiry.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )
@@ -207,9 +216,9 @@ class ActiveController:
         """The feature levels that a new cluster starts with. Asked of the log itself: a flag would outlive a lost epoch."""
         if not self._needs_bootstrap():
             return None
-        return Decision(
-            [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in BOOTSTRAP_FEATURES]
-        )
+        level = self.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
+        levels = ((versions.METADATA_VERSION, level), (LAO_FEATURE, 1))
+        return Decision([record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels])
 
     def unfence_ready(self, now: float) -> Decision | None:
         """Unfence a broker that asked for it and has become ready."""
@@ -219,7 +228,7 @@ class ActiveController:
         return None
 
     def _needs_bootstrap(self) -> bool:
-        return METADATA_VERSION_FEATURE not in self.pending.features
+        return versions.METADATA_VERSION not in self.pending.features
 
     def _admitted(self) -> Iterator[Broker]:
         """The fenced brokers that asked to be unfenced and have applied enough, by id."""

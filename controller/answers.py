@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.intake import Waiting
 from controller.lao import LaoTracker
 from controller.parking import COMMITTED, Parked
 from raftlog.errors import ApiError
+from raftlog.metadata.entities import ClientResult
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -18,6 +20,14 @@ def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
     response.error.error_message = error.message
     response.error.field = error.field
     response.error.outcome_unknown = error.outcome_unknown
+
+
+def duplicate_of(result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int) -> Parked:
+    """The reply to a retry: where its write stands, and no body. True as soon as that record is committed: no round is needed."""
+    write = response.write
+    write.duplicate = True
+    write.token.generation, write.token.epoch, write.token.offset = generation, result.epoch, result.offset
+    return Parked(waiting.link, response, result.offset, 0, waiting.request.acks, waiting.deadline)
 
 
 def failure(

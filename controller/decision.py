@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
@@ -26,6 +27,8 @@ class Decision:
     on_proposed: Callable[[], None] | None = None
     answer_when_appended: bool = False
     """The answer goes out when the records are in the leader's log, without saying that they are committed."""
+    duplicate: ClientResult | None = None
+    """A retry: what the write became when it was executed. Nothing else is set."""
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:

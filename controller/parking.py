@@ -44,15 +44,24 @@ class Parking:
         self._reads: deque[Parked] = deque()
         self._acknowledged: deque[Parked] = deque()
         self._visible: deque[Parked] = deque()
+        self._duplicates: list[Parked] = []
         self._high_watermark = 0
+        self._lowest_acknowledged_offset = self._min_told = -1
         self._confirmed_round = 0
 
     def __len__(self) -> int:
-        return len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible)
+        return (
+            len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible) + len(self._duplicates)
+        )
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
         (self._writes if parked.is_write else self._reads).append(parked)
+
+    def park_duplicate(self, parked: Parked) -> None:
+        """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
+        self._duplicates.append(parked)
+        self._release_duplicates()
 
     def committed(self, high_watermark: int) -> None:
         """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
@@ -64,6 +73,8 @@ class Parking:
                 self._finish(parked)
             else:
                 (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
+        if self._duplicates:
+            self._release_duplicates()
         self.release_reads()
 
     def round_confirmed(self, number: int) -> None:
@@ -79,12 +90,31 @@ class Parking:
 
     def visibility(self, lowest_acknowledged_offset: int, min_told: int) -> None:
         """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
+        self._lowest_acknowledged_offset, self._min_told = lowest_acknowledged_offset, min_told
         for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_told)):
             while queue and queue[0].offset <= reached:
                 parked = queue.popleft()
                 if not parked.done:
                     parked.response.write.reached = parked.acks
                     self._finish(parked)
+
+        if self._duplicates:
+            self._release_duplicates()
+
+    def _release_duplicates(self) -> None:
+        # No queue: their offsets come in any order. There are few, and never for long.
+        reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
+        waiting: list[Parked] = []
+        for parked in self._duplicates:
+            if parked.done:
+                continue
+            asked: Any = parked.acks
+            if parked.offset < self._high_watermark and parked.offset <= reached.get(asked, self._min_told):
+                parked.response.write.reached = asked
+                self._finish(parked)
+            else:
+                waiting.append(parked)
+        self._duplicates = waiting
 
     def _finish(self, parked: Parked) -> None:
         if not parked.done:
@@ -98,6 +128,7 @@ class Parking:
                 if parked.deadline <= now and not parked.done:
                     parked.done = True
                     yield parked, queue is self._acknowledged or queue is self._visible
+        yield from self._duplicates_given_up(lambda parked: parked.deadline <= now)
         for queue in (self._acknowledged, self._visible):
             while queue and queue[0].done:
                 queue.popleft()
@@ -110,3 +141,11 @@ class Parking:
                 if not parked.done:
                     parked.done = True
                     yield parked, queue is self._acknowledged or queue is self._visible
+        yield from self._duplicates_given_up(lambda parked: True)
+
+    def _duplicates_given_up(self, late: Callable[[Parked], bool]) -> Iterator[tuple[Parked, bool]]:
+        for parked in self._duplicates:
+            if not parked.done and late(parked):
+                parked.done = True
+                yield parked, parked.offset < self._high_watermark
+        self._duplicates = [parked for parked in self._duplicates if not parked.done]

@@ -43,9 +43,13 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-def settings_of(config: NodeConfig) -> ControllerSettings:
-    """The controller's settings are the configuration's fields of the same names."""
-    return ControllerSettings(**{f.name: getattr(config.controller, f.name) for f in fields(ControllerSettings)})
+def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> ControllerSettings:
+    """The controller's settings are the configuration's fields of the same names, but for what formatting decides."""
+    names = [field.name for field in fields(ControllerSettings) if field.name != "bootstrap_metadata_version"]
+    return ControllerSettings(
+        **{name: getattr(config.controller, name) for name in names},
+        bootstrap_metadata_version=bootstrap_metadata_version,
+    )
 
 
 async def run_controller(config: NodeConfig) -> int:

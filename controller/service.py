@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from controller.active import ActiveController
-from controller.answers import failure, fill_error, say_how_far, send_quietly
+from controller.answers import duplicate_of, failure, fill_error, say_how_far, send_quietly
 from controller.decision import Decision
 from controller.image_loader import CommittedImage
 from controller.intake import Intake, Waiting
@@ -393,6 +393,8 @@ class ControllerService:
                 appended.append(parked)
             elif decision.records:
                 leadership.parking.park(parked)
+            elif decision.duplicate is not None:
+                leadership.parking.park_duplicate(parked)
             else:
                 reads.append(parked)
         while (decision_due := active.next_due(now)) is not None:
@@ -433,6 +435,8 @@ class ControllerService:
         response = pb.ControllerResponse(
             correlation_id=waiting.request.correlation_id, leader_id=self._leader_id, controller_epoch=leadership.epoch
         )
+        if decision.duplicate is not None:
+            return duplicate_of(decision.duplicate, waiting, response, self._generation)
         if decision.error is not None:
             fill_error(response, decision.error)
         else:

@@ -27,5 +27,11 @@ class ControllerSettings:
     """A request that would write more records is refused: a batch is committed whole, and holds up all behind it."""
     config_value_max_bytes: int = 32_768
     """The largest config value, UTF-8."""
+    producer_id_expiration_ms: int = 86_400_000
+    """An exactly-once client that has written nothing for so long in the log's time is closed."""
+    max_clients: int = 1_000
+    """Exactly-once clients open at a time; above it the longest idle is closed. Each may keep a window of results."""
+    bootstrap_metadata_version: int = 0
+    """The level of metadata.version that a new cluster starts with (``storage format --release-version``); 0: the latest. No key."""
     request_timeout_ms: int = 30_000
     """Of a request that names no timeout of its own."""

@@ -50,12 +50,15 @@ def create_app(run: Runner) -> typer.Typer:
     _add_plain(app, run, "audit", "Look for brokers admitted to an ISR under a stale epoch. Exit code 3: found some.")
     _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
 
-    @app.command(help="Changes of one topic, broker or config: when, by whom, from what, to what.")
+    @app.command(help="Changes of one topic, broker, config or client: when, by whom, from what, to what.")
     def history(
         export: _Export,
-        kind: Annotated[str, typer.Argument(metavar="KIND", help="topic, broker or config.")],
+        kind: Annotated[str, typer.Argument(metavar="KIND", help="topic, broker, config or client.")],
         key: Annotated[
-            str, typer.Argument(metavar="KEY", help="A topic's NAME, a broker's ID, or TYPE:NAME[:KEY] of a config.")
+            str,
+            typer.Argument(
+                metavar="KEY", help="A topic's NAME, a broker's or client's ID, or TYPE:NAME[:KEY] of a config."
+            ),
         ],
         *,
         at_offset: _AtOffset = None,

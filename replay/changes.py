@@ -9,19 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from raftlog.batch import RecordData
-from raftlog.metadata.entities import Partition
-from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.entities import Client, ClientResult, Partition
+from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import parse
-from replay.entities import config_key, to_json
-from replay.fold import by_group
+from replay.entities import config_key, result_key, to_json
+from replay.fold import apply_row, by_group
 
 _COLUMNS = (
     "group_kind", "group_id", "offset", "epoch", "type", "version", "body",
-    "timestamp_ms", "principal", "client_id", "sequence", "type_name",
+    "timestamp_ms", "principal", "client_id", "sequence", "type_name", "all_below_done",
 )  # fmt: skip
 _CHANGED = pa.schema(
     [
@@ -64,6 +63,10 @@ class ChangeRecorder(ImageBuilder):
             return str(value)
         if isinstance(value, Partition):
             return f"{self.topics[value.topic_id].name}-{value.index}"
+        if isinstance(value, Client):
+            return str(value.id)
+        if isinstance(value, ClientResult):
+            return result_key(value)
         if kind == "config":
             resource_type, resource_name, name = key
             return config_key(int(str(resource_type)), str(resource_name), str(name))
@@ -72,9 +75,12 @@ class ChangeRecorder(ImageBuilder):
         return str(key[0]) if key else ""
 
 
-def changes(records: DataFrame, *, partitions: int | None = None) -> DataFrame:
-    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's key, ``before`` and ``after``, JSON."""
-    return by_group(records, _COLUMNS, partitions).mapInArrow(_record_changes, _CHANGED_DDL)
+def changes(records: DataFrame, *, partitions: int | None = None, only: Column | None = None) -> DataFrame:
+    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's key, ``before`` and ``after``, JSON.
+
+    ``only``: a condition on ``group_kind`` and ``group_id``.
+    """
+    return by_group(records, _COLUMNS, partitions, only=only).mapInArrow(_record_changes, _CHANGED_DDL)
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,10 +89,13 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     for batch in batches:
         rows: list[tuple[Any, ...]] = []
         columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-        for group_kind, group_id, offset, epoch, type_, version, body, *author, type_name in zip(*columns, strict=True):
+        for row in zip(*columns, strict=True):
+            group_kind, group_id, offset, epoch, type_, version, body, *author, type_name, all_below_done = row
             if (group_kind, group_id) != current:
                 current, draft = (group_kind, group_id), ChangeRecorder(Image())
-            apply(draft, type_, parse(RecordData(type_, version, body)), offset, epoch)
+            timestamp_ms, _, _, sequence = author
+            record = RecordData(type_, version, body)
+            apply_row(draft, group_id, record, offset, epoch, (timestamp_ms, sequence, all_below_done))
             for kind, key, old, new in draft.changes:
                 before, after = (None if value is None else to_json(value) for value in (old, new))
                 rows.append((offset, epoch, *author, type_name, kind, key, before, after))

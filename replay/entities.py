@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.image import Image
 from replay.errors import ReplayError
 
@@ -37,6 +38,11 @@ def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
     return f"{resource}:{name}" if name else resource
 
 
+def result_key(result: ClientResult) -> str:
+    """Client and number: 1234-7."""
+    return f"{result.client_id}-{result.sequence}"
+
+
 def parse_config_key(text: str) -> tuple[str, str, str]:
     """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
     kind, _, rest = text.partition(":")
@@ -60,6 +66,9 @@ def count_entities(image: Image) -> dict[str, int]:
         "applied": len(image.applied),
         "leader": int(image.leader is not None),
         "progress": int(image.progress is not None),
+        "client": len(image.clients),
+        "client_result": len(image.client_results),
+        "voters": int(image.voters is not None),
     }
     return {kind: count for kind, count in counts.items() if count}
 
@@ -83,3 +92,9 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "leader", "", image.leader
     if image.progress is not None:
         yield "progress", "", image.progress
+    for client_id, client in sorted(image.clients.items()):
+        yield "client", str(client_id), client
+    for _, result in sorted(image.client_results.items()):
+        yield "client_result", result_key(result), result
+    if image.voters is not None:
+        yield "voters", "", image.voters

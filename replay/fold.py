@@ -8,21 +8,26 @@ own and hands over one row a kind, and the driver adds up those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from raftlog.batch import RecordData
+from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import parse
 from replay.entities import count_entities, entities, to_json
 
-_COLUMNS = ("group_kind", "group_id", "offset", "epoch", "type", "version", "body")
+_COLUMNS = (
+    "group_kind", "group_id", "offset", "epoch", "type", "version", "body", "timestamp_ms", "sequence", "all_below_done",
+)  # fmt: skip
+IDENTITY = 1 << 30
+"""In the place of a record's type: the row is a batch's header, which changes the client that it names. Sorts behind all records."""
 _FOLDED = pa.schema(
     [
         ("kind", pa.string()),
@@ -46,13 +51,47 @@ class Totals(NamedTuple):
     entities: dict[str, int]
 
 
-def by_group(records: DataFrame, columns: tuple[str, ...], partitions: int | None) -> DataFrame:
-    """The rows that change something, each group whole in one task and in order of offsets."""
+def by_group(
+    records: DataFrame, columns: tuple[str, ...], partitions: int | None, *, only: Column | None = None
+) -> DataFrame:
+    """The rows that change something, each group whole in one task and in order of offsets. ``only``: some groups.
+
+    A batch that names a client changes that client's group by its header, whatever its records change: one more row, IDENTITY.
+    """
     rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
+    rows = rows.unionByName(_identities(records, columns))
+    if only is not None:
+        rows = rows.where(only)
     keys = ("group_id", "group_kind")
     rows = rows.repartition(*keys) if partitions is None else rows.repartition(partitions, *keys)
     # group_id first: it differs within the eight bytes that Spark compares before it looks closer.
-    return rows.sortWithinPartitions(*keys, "offset")
+    return rows.sortWithinPartitions(*keys, "offset", "type")
+
+
+def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
+    of_batch = (
+        (sf.col("client_id") != 0) & (sf.col("sequence") != 0) & (sf.col("offset") == sf.col("batch_last_offset"))
+    )
+    instead = {
+        "group_kind": sf.lit("client"),
+        "group_id": sf.col("client_id").cast("string"),
+        "type": sf.lit(IDENTITY),
+        "body": sf.lit(b""),
+    }
+    named = [instead[name].alias(name) if name in instead else sf.col(name) for name in columns]
+    return records.where(of_batch).select(*named)
+
+
+def apply_row(
+    draft: ImageBuilder, group_id: str, record: RecordData, offset: int, epoch: int, identity: Sequence[int]
+) -> None:
+    """Fold one row into its group; ``identity``: the batch's timestamp, sequence and all_below_done."""
+    timestamp_ms, sequence, all_below_done = identity
+    draft.timestamp_ms = timestamp_ms
+    if record.type == IDENTITY:
+        fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
+    else:
+        apply(draft, record.type, parse(record), offset, epoch)
 
 
 def fold(records: DataFrame, *, partitions: int | None = None, with_entities: bool) -> DataFrame:
@@ -129,10 +168,10 @@ def _folder(*, with_entities: bool) -> Folder:
         draft = ImageBuilder(Image())
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-            for kind, id_, offset, epoch, type_, version, body in zip(*columns, strict=True):
+            for kind, id_, offset, epoch, type_, version, body, *identity in zip(*columns, strict=True):
                 if (kind, id_) != current:
                     current, draft = (kind, id_), groups.start()
-                apply(draft, type_, parse(RecordData(type_, version, body)), offset, epoch)
+                apply_row(draft, id_, RecordData(type_, version, body), offset, epoch, identity)
             if len(groups.rows) >= _ROWS:
                 yield groups.take()
         groups.add_totals()

@@ -12,6 +12,7 @@ from broker.settings import BrokerSettings
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
+from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
@@ -120,7 +121,7 @@ class BrokerHost:
                 controllers=self._controllers,
                 listen=self.endpoint,
                 advertised_host=self.name,
-                features=(("metadata.version", 1, 1), ("lao.version", 0, 1)),
+                features=((versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION), ("lao.version", 0, 1)),
             ),
             self.network.transport_for(self.name),
             process=Process("boot", f"dir-{self.name}", 1, self.id),

@@ -42,6 +42,8 @@ class ControllerConfig:
     max_records_per_request: int
     config_value_max_bytes: int
     progress_interval_ms: int
+    producer_id_expiration_ms: int
+    max_clients: int
     request_timeout_ms: int
 
 
@@ -162,6 +164,8 @@ def _controller(settings: Settings) -> ControllerConfig:
         max_records_per_request=settings.max_records_per_request,
         config_value_max_bytes=settings.config_value_max_bytes,
         progress_interval_ms=settings.progress_interval_ms,
+        producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        max_clients=settings.max_clients,
         request_timeout_ms=settings.request_timeout_ms,
     )
 

@@ -143,6 +143,14 @@ class Settings(BaseModel):
         1000, "The least time between two progress records, which write the lowest acknowledged offset and the brokers'"
         " offsets into the log.", unit="ms", roles=CONTROLLER,
     )  # fmt: skip
+    producer_id_expiration_ms: Positive = _key(
+        86_400_000, "An exactly-once client that has written nothing for so long, in the log's time, is closed: a retry of its"
+        " writes is an error then.", unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    max_clients: Positive = _key(
+        1000, "Exactly-once clients open at a time; above it the one that is idle for longest is closed. Each may keep the"
+        " results of 256 writes in memory.", roles=CONTROLLER,
+    )  # fmt: skip
 
     # --- the broker itself --------------------------------------------------------------------------------------------
     broker_rack: str = _key(

@@ -1,4 +1,4 @@
-"""The history of one topic, broker or config: what changed, when, by whom, from what, to what."""
+"""The history of one topic, broker, config or client: what changed, when, by whom, from what, to what."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
 
-KINDS = ("topic", "broker", "config")
+KINDS = ("topic", "broker", "config", "client")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -68,10 +68,11 @@ def _changes_of(rows: DataFrame, kind: str, key: str, partitions: int | None) ->
             rows.where((sf.col("group_kind") == kind) & (sf.col("group_id") == group_id)), partitions=partitions
         )
         return changed.where(sf.col("key") == f"{resource}:{name}") if name else changed
-    if kind == "broker":
+    if kind in ("broker", "client"):
         if not key.isdigit():
-            raise ReplayError(f"broker {key!r} is not a broker id")
-        return changes(rows.where((sf.col("group_kind") == kind) & (sf.col("group_id") == key)), partitions=partitions)
+            raise ReplayError(f"{kind} {key!r} is not a {kind} id")
+        only = (sf.col("group_kind") == kind) & (sf.col("group_id") == key)
+        return changes(rows, partitions=partitions, only=only)
     if kind != "topic":
         raise ReplayError(f"no history of a {kind!r}: it is one of {', '.join(KINDS)}")
     ids = rows.where(sf.col("topic_name") == key).select(sf.col("topic_id").alias("group_id"))

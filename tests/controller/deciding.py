@@ -24,7 +24,7 @@ CLUSTER_ID = "test-cluster"
 BODIES = {
     field.message_type.name: field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
 }
-FEATURES = (("lao.version", 0, 1), ("metadata.version", 1, 1))
+FEATURES = (("lao.version", 0, 1), ("metadata.version", 1, 2))
 
 
 def envelope(message: Any) -> rpc.ControllerRequest:

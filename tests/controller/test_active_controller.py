@@ -48,7 +48,7 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     decisions = cell.due()
     assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 2]
     assert {name: cell.pending.features[name] for name in ("metadata.version", "lao.version")} == {
-        "metadata.version": 1,
+        "metadata.version": 2,
         "lao.version": 1,
     }
     assert not cell.active.has_urgent_work()

@@ -94,3 +94,48 @@ def test_lost_leadership_hands_out_all_that_wait() -> None:
     assert list(parks.drain()) == [(two, False), (three, False), (one, True)]
     assert sent == []
     assert len(parks) == 0
+
+
+def duplicate(offset: int, *, acks: int = COMMITTED, deadline: float = 10.0) -> Parked:
+    return parked(offset, acks=acks, deadline=deadline)
+
+
+def test_a_retry_of_a_committed_write_is_answered_at_once_whatever_waits_before_it() -> None:
+    parks, sent = parking()
+    parks.committed(5)
+    write, retry, early = parked(9), duplicate(4), duplicate(5)
+    parks.park(write)
+    parks.park_duplicate(retry)
+    parks.park_duplicate(early)
+    assert sent == [retry]
+    parks.committed(6)
+    assert sent == [retry, early]
+    assert len(parks) == 1
+
+
+def test_a_retry_waits_for_the_visibility_that_it_asks_for() -> None:
+    parks, sent = parking()
+    parks.committed(10)
+    parks.visibility(6, 3)
+    acknowledged, told = duplicate(6, acks=ACKNOWLEDGED), duplicate(3, acks=VISIBLE)
+    later, latest = duplicate(7, acks=ACKNOWLEDGED), duplicate(6, acks=VISIBLE)
+    for each in (latest, later, told, acknowledged):
+        parks.park_duplicate(each)
+    assert sent == [told, acknowledged]
+    assert [each.response.write.reached for each in sent] == [VISIBLE, ACKNOWLEDGED]
+    parks.visibility(7, 6)
+    assert sent[2:] == [latest, later]
+
+
+def test_a_retry_that_waits_in_vain_is_given_up_once() -> None:
+    parks, sent = parking()
+    parks.committed(5)
+    lost, known = duplicate(7, deadline=1), duplicate(2, acks=VISIBLE, deadline=1)
+    kept = duplicate(8)
+    for each in (lost, known, kept):
+        parks.park_duplicate(each)
+    assert list(parks.expired(2)) == [(lost, False), (known, True)]
+    assert list(parks.expired(2)) == []
+    assert list(parks.drain()) == [(kept, False)]
+    assert sent == []
+    assert len(parks) == 0

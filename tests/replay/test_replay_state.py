@@ -36,6 +36,16 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
     return directory
 
 
+@pytest.fixture(scope="module")
+def with_clients(tmp_path_factory: pytest.TempPathFactory) -> tuple[LogHistory, Path]:
+    history = LogHistory(23, metadata_version=2).run(1000)
+    directory = tmp_path_factory.mktemp("clients")
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=300) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.commit(history.end_offset)
+    return history, directory
+
+
 def image_at(history: LogHistory, offset: int) -> Image:
     draft = ImageBuilder(Image())
     draft.apply_chunk(b"".join(history.batches), until=offset + 1)
@@ -99,6 +109,32 @@ def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
     export(history, tmp_path)
     result = replay("state", tmp_path, limit=1, partitions=3)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+def test_clients_and_their_results(replay: Replay, with_clients: tuple[LogHistory, Path], share: float) -> None:
+    history, directory = with_clients
+    ends = sorted(history.hashes)
+    offset = ends[int(share * (len(ends) - 1))]
+    image = image_at(history, offset)
+    assert len(image.clients) > 1
+    assert len(image.client_results) > 10
+    result = replay("state", directory, at_offset=offset, limit=5000, partitions=3)
+    assert result.state_hash == format_hash(image.state_hash) == format_hash(history.hashes[offset])
+    expected = [(kind, key, plain(value)) for kind, key, value in entities(image) if kind.startswith("client")]
+    found = [(row.kind, row.key, msgspec.json.decode(row.value)) for row in result.rows]
+    assert sorted(row[:2] for row in expected) == sorted(row[:2] for row in found if row[0].startswith("client"))
+    assert all(row in found for row in expected)
+
+
+def test_history_of_a_client(replay: Replay, with_clients: tuple[LogHistory, Path]) -> None:
+    history, directory = with_clients
+    client_id = min(image_at(history, history.end_offset - 1).clients)
+    result = replay("history", directory, key=("client", str(client_id)), limit=5000)
+    assert result.changes[0].offset == client_id
+    assert result.changes[0].type_name == "OPEN_CLIENT"
+    written = {change.key for change in result.changes if change.kind == "client_result"}
+    assert {f"{client_id}-{sequence}" for sequence in (1, 2, 3)} <= written
 
 
 def test_an_increment_is_seen(replay: Replay, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ PRINCIPALS = ("User:alice", "User:bob", "User:carol")
 class LogHistory:
     """Builds a log batch by batch; ``hashes`` has the state hash after each batch, by its last offset."""
 
-    def __init__(self, seed: int = 1, *, brokers: int = 3, generation: int = 0) -> None:
+    def __init__(self, seed: int = 1, *, brokers: int = 3, generation: int = 0, metadata_version: int = 1) -> None:
         self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
         self.rng = Random(seed)
         self.draft = ImageBuilder(Image())
@@ -28,8 +28,10 @@ class LogHistory:
         self.epoch, self.timestamp_ms, self.brokers = 0, 1_700_000_000_000, brokers
         self.topics: dict[str, bytes] = {}
         self.sequence = self.topic_number = 0
+        self.client_id = 7
+        """Never opened: such a header changes nothing."""
         self.elect(1)
-        self.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))
+        self.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=metadata_version))
         for broker_id in range(1, brokers + 1):
             self.register(broker_id)
             self.set_fenced(broker_id, fenced=False)
@@ -49,11 +51,15 @@ class LogHistory:
         return out
 
     def append(self, *messages: Any, control: bool = False, principal: str = "", client_id: int = 0) -> int:
-        """Add one batch; returns its base offset."""
+        """Add one batch; returns its base offset. ``client_id`` numbers it, of an open client or of one that never was."""
         base = self.end_offset
         self.timestamp_ms += self.rng.randrange(1, 50)
         records = [record(message) for message in messages]
-        self.sequence += 1
+        sequence = done = 0
+        if client_id:
+            self.sequence += 1
+            sequence = self.sequence
+            done = max(0, sequence - self.rng.randrange(100)) if client_id in self.draft.clients else 0
         data = batch.encode(
             [each.data for each in records],
             base_offset=base,
@@ -62,9 +68,18 @@ class LogHistory:
             control=control,
             principal=principal,
             client_id=client_id,
-            sequence=self.sequence if client_id else 0,
+            sequence=sequence,
+            all_below_done=done,
         )
-        self.draft.apply_batch(records, base_offset=base, epoch=self.epoch, timestamp_ms=self.timestamp_ms)
+        self.draft.apply_batch(
+            records,
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            client_id=client_id,
+            sequence=sequence,
+            all_below_done=done,
+        )
         self.positions[base] = len(self.batches)
         self.batches.append(data)
         self.hashes[self.draft.offset] = self.draft.state_hash % 2**128
@@ -129,7 +144,7 @@ class LogHistory:
             for index in range(partitions)
         ]
         topic = pb.TopicRecord(name=name, topic_id=topic_id)
-        self.append(topic, *created, principal=self.rng.choice(PRINCIPALS), client_id=7)
+        self.append(topic, *created, principal=self.rng.choice(PRINCIPALS), client_id=self.client_id)
         self.topics[name] = topic_id
         return topic_id
 
@@ -140,14 +155,14 @@ class LogHistory:
             *gone,
             pb.RemoveTopicRecord(topic_id=self.topics.pop(name)),
             principal=self.rng.choice(PRINCIPALS),
-            client_id=7,
+            client_id=self.client_id,
         )
 
     def alter_config(self, name: str, key: str, value: str | None, principal: str = "User:alice") -> int:
         message = pb.ConfigRecord(resource_type=2, resource_name=name, name=key)
         if value is not None:
             message.value = value
-        return self.append(message, principal=principal, client_id=7)
+        return self.append(message, principal=principal, client_id=self.client_id)
 
     def alter_isr(self, name: str, index: int, isr: list[int], epochs: dict[int, int] | None = None) -> int:
         """AlterPartition by the leader; ``epochs`` overrides the epoch proposed for a member."""
@@ -164,6 +179,15 @@ class LogHistory:
             ),
             principal=f"User:broker-{old.leader}",
         )
+
+    def open_client(self) -> int:
+        """A new client, whose writes are those from now on; its predecessor's results stay, or go with it."""
+        if self.client_id in self.draft.clients and self.rng.random() < 0.5:
+            # By its own numbered write: the client goes first, and leaves no result.
+            self.append(pb.CloseClientRecord(client_id=self.client_id, reason="closed"), client_id=self.client_id)
+        self.sequence = 0
+        self.client_id = self.append(pb.OpenClientRecord(name=f"client-{self.end_offset}"))
+        return self.client_id
 
     def progress(self) -> None:
         high_watermark = self.end_offset
@@ -207,6 +231,8 @@ class LogHistory:
                 self.set_fenced(broker_id, fenced=False)
         elif dice < 0.09:
             self.elect(rng.randrange(1, 4))
+        elif dice < 0.11 and self.draft.features["metadata.version"] > 1:
+            self.open_client()
         elif dice < 0.2:
             self.progress()
         elif dice < 0.3:

@@ -1,0 +1,122 @@
+"""Exactly-once writes: opening and closing clients, finding what a numbered write became, and forgetting clients that are idle.
+
+A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a new client: an evicted
+client's retry would run again. Everything is looked up in the pending image, which has the inherited tail in it: a
+retry that comes right after a failover finds what the last controller had written and not yet committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.decision import Decision, refuse
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
+from raftlog.metadata.entities import Client, ClientResult
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import ImageView
+from raftlog.metadata.records import record
+from raftlog.metadata.versions import supports_clients
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+NAME_MAX_CHARS = 249
+CHECK_INTERVAL_S = 10.0
+"""How often idle clients are looked for; those above the bound on their number go at once."""
+CLOSED_BY_OWNER, IDLE, TOO_MANY = "closed by its owner", "idle for too long", "the longest idle of too many"
+
+
+def find_result(view: ImageView, identity: common_pb2.ClientIdentity) -> ClientResult | None:
+    """What the write that ``identity`` names became; None: it was not executed, and may be.
+
+    Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER for a number that the client
+    said to be done, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
+    """
+    _check_supported(view, "client")
+    client: Client | None = view.clients.get(identity.client_id)
+    sequence, asked_done = identity.sequence, identity.all_below_done
+    if client is None:
+        raise refuse(ErrorCode.UNKNOWN_PRODUCER_ID, f"client {identity.client_id} is not open", "client.client_id")
+    if sequence < FIRST_SEQUENCE:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, f"sequence numbers begin at {FIRST_SEQUENCE}, not {sequence}", "client.sequence"
+        )
+    if asked_done < 0 or asked_done > sequence:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"all_below_done is {asked_done}, not in 0 .. {sequence}: this very write is not done",
+            "client.all_below_done",
+        )
+    if sequence < client.all_below_done:
+        raise refuse(
+            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+            f"write {sequence} was said to be done: all below {client.all_below_done} is forgotten",
+            "client.sequence",
+        )
+    result: ClientResult | None = view.client_results.get((client.id, sequence))
+    if result is None and sequence >= max(client.all_below_done, asked_done) + WINDOW:
+        raise refuse(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"write {sequence} is {WINDOW} or more beyond the first one that is not done",
+            "client.sequence",
+        )
+    return result
+
+
+def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Decision:
+    """Open a client. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
+    _check_supported(view, "")
+    if len(request.name) > NAME_MAX_CHARS:
+        raise refuse(ErrorCode.INVALID_REQUEST, f"a name has at most {NAME_MAX_CHARS} characters", "name")
+    return Decision([record(pb.OpenClientRecord(name=request.name))], rpc.OpenClientResponse(client_id=next_offset))
+
+
+def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Decision:
+    """Close a client: its id is never valid again. Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID."""
+    _check_supported(view, "")
+    if request.client_id not in view.clients:
+        raise refuse(ErrorCode.UNKNOWN_PRODUCER_ID, f"client {request.client_id} is not open", "client_id")
+    return _close([request.client_id], CLOSED_BY_OWNER, rpc.CloseClientResponse())
+
+
+class ClientExpiry:
+    """Closes clients that wrote nothing for long, counted in log time, and the longest idle above the bound on their number."""
+
+    def __init__(self, settings: ControllerSettings, now: float) -> None:
+        self._idle_max_ms = settings.producer_id_expiration_ms
+        self._max_clients = settings.max_clients
+        self._max_records = settings.max_records_per_request
+        self.next_check = now + CHECK_INTERVAL_S
+        """Seconds of the loop's clock."""
+
+    def due(self, pending: ImageBuilder, now: float) -> Decision | None:
+        """The clients to close now; None: none. Log time is that of the newest batch: an idle log evicts nobody."""
+        excess = len(pending.clients) - self._max_clients
+        if excess <= 0 and now < self.next_check:
+            return None
+        # Sorted: the order of a map means nothing, and every run of a seed must choose the same.
+        clients = sorted(pending.snapshot().clients.values(), key=lambda client: (client.last_write_ms, client.id))
+        if excess > 0:
+            return _close([client.id for client in clients[: min(excess, self._max_records)]], TOO_MANY)
+        horizon = pending.timestamp_ms - self._idle_max_ms
+        idle = [client.id for client in clients if client.last_write_ms < horizon]
+        if idle:
+            return _close(idle[: self._max_records], IDLE)
+        self.next_check = now + CHECK_INTERVAL_S
+        return None
+
+
+def _close(client_ids: Iterable[int], reason: str, body: rpc.CloseClientResponse | None = None) -> Decision:
+    records = [record(pb.CloseClientRecord(client_id=client_id, reason=reason)) for client_id in client_ids]
+    return Decision(records, body)
+
+
+def _check_supported(view: ImageView, field: str) -> None:
+    if not supports_clients(view.features):
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "exactly-once clients need metadata.version 2: raise it with UpdateFeatures",
+            field,
+        )

@@ -1,0 +1,191 @@
+"""Exactly-once clients, decided: what a number may be, what a retry is told, who is closed and when."""
+
+from typing import Any
+
+from deciding import Cell, envelope
+
+from controller.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
+from controller.decision import Decision
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.clients import WINDOW
+from raftlog.metadata.records import RecordType, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def config(value: str, key: str = "retention.ms") -> rpc.IncrementalAlterConfigsRequest:
+    entry = rpc.AlterableConfig(name=key, config_operation=rpc.SET, value=value)
+    resource = rpc.AlterConfigsResource(resource_type=4, resource_name="", configs=[entry])
+    return rpc.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+WRITE = config("7", "log.retention.ms")
+
+
+class Writer:
+    """A client at a cell, with the shell's part for numbered writes."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.id = cell.send(rpc.OpenClientRequest(name="w")).client_id
+
+    def decide(self, sequence: int, done: int = 0, body: Any = WRITE, client_id: int | None = None) -> Decision:
+        request = envelope(body)
+        request.client.client_id = self.id if client_id is None else client_id
+        request.client.sequence, request.client.all_below_done = sequence, done
+        return self.cell.active.decide(request, self.cell.now)
+
+    def write(self, sequence: int, done: int = 0, body: Any = WRITE, timestamp_ms: int = 0) -> int:
+        decision = self.decide(sequence, done, body)
+        assert decision.error is None, decision.error
+        assert decision.duplicate is None
+        self.cell.lao.proposed(decision.records, self.cell.pending.offset + 1)
+        self.cell.pending.apply_batch(
+            decision.records,
+            base_offset=self.cell.pending.offset + 1,
+            epoch=self.cell.epoch,
+            timestamp_ms=timestamp_ms,
+            client_id=self.id,
+            sequence=sequence,
+            all_below_done=done,
+        )
+        return self.cell.pending.offset
+
+    def error(self, *args: Any, **kwargs: Any) -> tuple[ErrorCode, str]:
+        before = self.cell.pending.snapshot()
+        decision = self.decide(*args, **kwargs)
+        assert decision.error is not None
+        assert not decision.records
+        assert self.cell.pending.snapshot().state_hash == before.state_hash
+        return decision.error.code, decision.error.field
+
+
+def test_the_id_is_the_offset_of_the_record() -> None:
+    cell = Cell()
+    before = cell.pending.offset
+    writer = Writer(cell)
+    assert writer.id == before + 1
+    assert cell.pending.clients[writer.id].name == "w"
+
+
+def test_a_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
+    writer = Writer(Cell())
+    offsets = {sequence: writer.write(sequence) for sequence in (1, 3, 2)}
+    for sequence, offset in offsets.items():
+        decision = writer.decide(sequence)
+        assert (decision.records, decision.body, decision.error) == ([], None, None)
+        assert decision.duplicate is not None
+        assert (decision.duplicate.offset, decision.duplicate.epoch) == (offset, 1)
+
+
+def test_a_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None:
+    first = Cell()
+    writer = Writer(first)
+    first.hold_commits = True
+    offset = writer.write(1)
+    second = Cell(0, image=first.pending.snapshot(), epoch=2, bootstrap=False)
+    writer.cell = second
+    found = writer.decide(1)
+    assert found.duplicate is not None
+    assert (found.duplicate.offset, found.duplicate.epoch) == (offset, 1)
+
+
+def test_an_unknown_id_is_always_an_error() -> None:
+    writer = Writer(Cell())
+    assert writer.error(1, client_id=0) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    assert writer.error(1, client_id=writer.id - 1) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    assert writer.error(1, client_id=writer.id + 10_000) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    writer.write(1)
+    writer.cell.send(rpc.CloseClientRequest(client_id=writer.id))
+    assert writer.error(1) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    assert writer.error(2) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    again = writer.cell.decide(rpc.CloseClientRequest(client_id=writer.id))
+    assert again.error is not None
+    assert again.error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+def test_a_number_out_of_the_window_changes_nothing() -> None:
+    writer = Writer(Cell())
+    assert writer.error(0) == (ErrorCode.INVALID_REQUEST, "client.sequence")
+    assert writer.error(5, 6) == (ErrorCode.INVALID_REQUEST, "client.all_below_done")
+    assert writer.error(1, -1) == (ErrorCode.INVALID_REQUEST, "client.all_below_done")
+    assert writer.error(1 + WINDOW) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "client.sequence")
+    writer.write(WINDOW)
+    writer.write(5 + WINDOW, 6)
+    assert writer.error(5) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
+    assert writer.error(6 + WINDOW) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "client.sequence")
+    assert writer.decide(WINDOW).duplicate is not None
+    writer.write(6, 1)  # an older message, overtaken: what was said to be done stays done
+    assert writer.error(5) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
+
+
+def test_a_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
+    """Attempt 1 is delayed; attempt 2 is answered with an error; a later write closes the number; attempt 1 arrives."""
+    cell = Cell()
+    writer = Writer(cell)
+    delete = rpc.DeleteTopicsRequest(names=["t"])
+    assert not writer.decide(1, body=delete).records  # no such topic: nothing was written, nothing is kept
+    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]))
+    assert writer.decide(1, body=delete).records  # attempt 1 now would be executed: the error was not definite
+    writer.write(2, 2)
+    assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
+
+
+def test_below_the_level_there_are_no_clients() -> None:
+    cell = Cell(settings=ControllerSettings(bootstrap_metadata_version=1))
+    for message in (rpc.OpenClientRequest(), rpc.CloseClientRequest(client_id=1)):
+        decision = cell.decide(message)
+        assert decision.error is not None
+        assert decision.error.code == ErrorCode.UNSUPPORTED_VERSION
+    request = envelope(WRITE)
+    request.client.sequence = 1
+    error = cell.active.decide(request, cell.now).error
+    assert error is not None
+    assert error.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_name_is_bounded() -> None:
+    error = Cell().decide(rpc.OpenClientRequest(name="x" * 250)).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "name")
+
+
+def closed(cell: Cell) -> list[tuple[int, str]]:
+    return [
+        (one.message.client_id, one.message.reason)
+        for decision in cell.due()
+        for one in decision.records
+        if one.type == RecordType.CLOSE_CLIENT
+    ]
+
+
+def test_the_longest_idle_goes_when_there_are_too_many() -> None:
+    cell = Cell(settings=ControllerSettings(max_clients=2))
+    first, second = Writer(cell), Writer(cell)
+    first.write(1, timestamp_ms=10)
+    assert closed(cell) == []
+    third = Writer(cell)
+    assert closed(cell) == [(second.id, TOO_MANY)]
+    assert sorted(cell.pending.snapshot().clients) == [first.id, third.id]
+
+
+def test_idle_clients_are_closed_in_log_time() -> None:
+    cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=1000))
+    idle, busy = Writer(cell), Writer(cell)
+    busy.write(1, timestamp_ms=900)
+    cell.now += 3600 * 24
+    assert closed(cell) == []  # the log has not moved on
+    advance(cell, 1001)
+    assert closed(cell) == []  # not looked for all the time
+    cell.now += CHECK_INTERVAL_S
+    assert cell.active.next_deadline() <= cell.now
+    assert closed(cell) == [(idle.id, IDLE)]
+    assert busy.decide(1).duplicate is not None
+    assert idle.error(1)[0] == ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+def advance(cell: Cell, timestamp_ms: int) -> None:
+    records, base_offset = [record(pb.NoOpRecord())], cell.pending.offset + 1
+    cell.lao.proposed(records, base_offset)
+    cell.pending.apply_batch(records, base_offset=base_offset, epoch=1, timestamp_ms=timestamp_ms)
