@@ -76,6 +76,11 @@ class Campaign(Role, ABC):
         )
         self._awaited[peer_id] = node.send(peer_id, request)
 
+    @override
+    def on_voters_changed(self) -> None:
+        # What was granted was granted by another set's voters.
+        self.node.become_unattached(self.epoch)
+
     def count(self) -> None:
         """Decide, if the answers so far do."""
         if len(self.granted) >= self.node.voters.majority:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import override
 
 from raftlog.quorum.campaign import Campaign
+
+if TYPE_CHECKING:
+    from raftlog.quorum.transitions import Node
 
 
 class Candidate(Campaign):
@@ -12,6 +17,10 @@ class Candidate(Campaign):
 
     name = "candidate"
     pre_vote = False
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._vote_durable = False
 
     @override
     def enter(self) -> None:
@@ -21,14 +30,16 @@ class Candidate(Campaign):
     def on_vote_persisted(self) -> None:
         durable = self.node.durable_vote
         if durable.epoch == self.epoch and durable.voted_id == self.node.config.node_id:
-            self.granted.add(self.node.config.node_id)
+            self._vote_durable = True
+            if self.node.is_voter:
+                self.granted.add(self.node.config.node_id)
             self.count()
 
     @override
     def won(self) -> None:
         # Others may have answered while the own vote is still on its way to the disk: shells hold the requests back, but
         # the majority must not depend on that.
-        if self.node.config.node_id in self.granted:
+        if self._vote_durable:
             self.node.become_leader(tuple(sorted(self.granted)))
 
     @override

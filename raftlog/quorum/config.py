@@ -40,6 +40,8 @@ class QuorumConfig:
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
     fetch_max_bytes: int = 8 << 20
     request_timeout_ms: int = 1000
+    max_metadata_version: int = 1
+    """The highest metadata.version this program knows; the leader hears it in every Fetch."""
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
 

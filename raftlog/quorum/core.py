@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.quorum import requests
-from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum import membership, requests
+from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.description import QuorumDescription, describe
 from raftlog.quorum.events import (
     Effect,
@@ -24,11 +24,11 @@ from raftlog.quorum.events import (
     ResignRequested,
     ResponseReceived,
     RoundRequested,
+    SpaceChanged,
     Tick,
     VotePersisted,
 )
 from raftlog.quorum.invariants import Invariants
-from raftlog.quorum.leader import Leader
 from raftlog.quorum.transitions import Node
 from raftlog.storage.api import RecoveredLog
 
@@ -57,6 +57,7 @@ class QuorumCore:
             VotePersisted: self._vote_persisted,
             RoundRequested: self._round_requested,
             ResignRequested: self._resign_requested,
+            SpaceChanged: self._space_changed,
         }
 
     def step(self, event: Event, now: float) -> list[Effect]:
@@ -66,6 +67,8 @@ class QuorumCore:
             return []
         node.now = now
         self._handlers[type(event)](event)
+        while node.role_stale and not node.halted:
+            node.settle_role()
         if self.validate_each_step:
             self.validate()
         return node.finish_step()
@@ -131,8 +134,26 @@ class QuorumCore:
     @property
     def epoch_start_offset(self) -> int:
         """Where the epoch of this leader begins in the log; -1 if this node does not lead."""
-        role = self._node.role
-        return role.start_offset if isinstance(role, Leader) else -1
+        return self._node.role.start_offset
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The voter set in force here, committed or not, by id."""
+        return self._node.voters.all
+
+    @property
+    def voters_offset(self) -> int:
+        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured set."""
+        return self._node.history.offset
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this replica is of the set in force."""
+        return self._node.is_voter
+
+    def membership_obstacle(self) -> str:
+        """Why this node may not propose another voter set now; empty if it may."""
+        return membership.obstacle(self._node)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +172,7 @@ class QuorumCore:
     def _peer_connected(self, event: PeerConnected) -> None:
         node = self._node
         node.lost.discard(event.peer_id)
-        if event.peer_id in node.peers:
+        if node.dials(event.peer_id):
             node.connected.add(event.peer_id)
         if event.peer_id == node.lost_leader:
             node.end_hurry()
@@ -160,7 +181,7 @@ class QuorumCore:
     def _peer_lost(self, event: PeerLost) -> None:
         node = self._node
         node.connected.discard(event.peer_id)
-        if event.peer_id in node.peers:
+        if node.dials(event.peer_id):
             node.lost.add(event.peer_id)
         node.role.on_peer_lost(event.peer_id)
 
@@ -180,4 +201,7 @@ class QuorumCore:
         self._node.role.on_round_requested()
 
     def _resign_requested(self, event: ResignRequested) -> None:
-        self._node.role.on_resign_requested(event.reason)
+        self._node.role.on_resign_requested(event.reason, event.successor)
+
+    def _space_changed(self, event: SpaceChanged) -> None:
+        self._node.low_on_space = event.low

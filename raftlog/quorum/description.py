@@ -58,10 +58,13 @@ def describe(node: Node, now: float) -> QuorumDescription:
     voters: tuple[ReplicaDescription, ...] = ()
     observers: tuple[ReplicaDescription, ...] = ()
     if isinstance(role, Leader):
-        me = ReplicaDescription(node.config.node_id, node.config.directory_id, log.flushed_end, 0, 0)
-        others = [_replica(replica, now) for replica in role.progress.voters.values()]
-        voters = tuple(sorted([me, *others], key=lambda replica: replica.node_id))
-        observers = tuple(_replica(replica, now) for _, replica in sorted(role.progress.observers.items()))
+        progress = role.progress
+        voters = tuple(_replica(replica, now) for replica in progress.voters.values())
+        observers = tuple(_replica(replica, now) for _, replica in sorted(progress.observers.items()))
+        if progress.counts_leader:
+            voters = tuple(sorted([_myself(node), *voters], key=lambda replica: replica.node_id))
+        else:
+            observers = (_myself(node), *observers)
     return QuorumDescription(
         role=role.name,
         epoch=node.epoch,
@@ -71,10 +74,24 @@ def describe(node: Node, now: float) -> QuorumDescription:
         log_end_offset=log.end,
         flushed_end_offset=log.flushed_end,
         high_watermark=node.high_watermark,
-        epoch_start_offset=role.start_offset if isinstance(role, Leader) else -1,
+        epoch_start_offset=role.start_offset,
         voters=voters,
         observers=observers,
-        voter_set=node.config.voters,
+        voter_set=node.voters.all,
+        voters_offset=node.history.offset,
+    )
+
+
+def _myself(node: Node) -> ReplicaDescription:
+    config = node.config
+    return ReplicaDescription(
+        config.node_id,
+        config.directory_id,
+        node.log.flushed_end,
+        0,
+        0,
+        config.max_metadata_version,
+        node.low_on_space,
     )
 
 
@@ -85,6 +102,8 @@ def _replica(replica: ReplicaProgress, now: float) -> ReplicaDescription:
         replica.end_offset,
         _age_ms(replica.fetched_at, now),
         _age_ms(replica.caught_up_at, now),
+        replica.max_metadata_version,
+        replica.low_on_space,
     )
 
 

@@ -3,8 +3,8 @@
 Theory of operation: the shell (``raftlog.replica``) calls ``step(event, now)`` and carries out the effects **in order**.
 Two rules carry the safety of it all:
 
-* *persist before send*: every Send, SendFetch, Reply and ReplyFetch that follows a PersistVote waits until the vote is durable (and the
-  shell has stepped VotePersisted); nothing else is reordered.
+* *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and ReplySnapshot that follows a PersistVote
+  waits until the vote is durable (and the shell has stepped VotePersisted); nothing else is reordered.
 * *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it; Flushed reports how
   far. The core counts itself, and sends a fetch that acknowledges, only up to the flushed offset.
 
@@ -69,7 +69,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A Send or SendFetch certainly gets no answer: no link, or its link closed."""
+    """A Send, SendFetch or SendFetchSnapshot certainly gets no answer: no link, or its link closed."""
 
     peer_id: int
     correlation_id: int
@@ -268,7 +268,7 @@ class DropSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """What is committed begins with this snapshot, at the start and when one was installed: the state machine takes it instead of what it had.
+    """What is committed begins with this snapshot, at the start and when one was installed: the state machine takes it for what it had.
 
     HighWatermarkAdvanced to its end follows at once.
     """
@@ -278,7 +278,10 @@ class LoadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """Another voter set is in force, by appending, truncating, or loading. ``offset``: as in VotersAt; -1: the configured set."""
+    """Another voter set is in force, by appending, truncating, or loading; at the start it says which one.
+
+    ``offset``: as in VotersAt; -1: the configured set.
+    """
 
     offset: int
     voters: tuple[Voter, ...]
@@ -286,7 +289,10 @@ class VotersChanged:
 
 @dataclass(frozen=True, slots=True)
 class PeersChanged:
-    """Whom this node talks to, itself not included: all voters, and the leader if it is none. The shell dials accordingly."""
+    """Whom this node talks to, itself not included, by id: all voters, and the leader if it is none.
+
+    While this node observes, the bootstrap servers too, by the ids of ``QuorumConfig.bootstrap_peers``. The shell dials accordingly.
+    """
 
     peers: tuple[Voter, ...]
 

@@ -52,6 +52,9 @@ class Fetcher:
         node = self.node
         if self._awaited is not None or node.log.flushed_end < node.log.end or node.now < self._not_before:
             return
+        if node.role_stale:
+            # Another role is about to ask.
+            return
         self._awaited = correlation_id = node.next_correlation_id()
         config, log = node.config, node.log
         self._request_deadline = node.now + config.request_timeout_ms / 1000
@@ -67,6 +70,8 @@ class Fetcher:
             max_bytes=config.fetch_max_bytes,
             round=self._round,
             correlation_id=correlation_id,
+            max_metadata_version=config.max_metadata_version,
+            low_on_space=node.low_on_space,
         )
         node.out.append(SendFetch(self.peer_id, correlation_id, request))
 
@@ -117,6 +122,8 @@ class Fetcher:
             log.append(span)
             node.out.append(Append(span))
             node.out.append(Flush())
+            if span.voters:
+                node.append_voters(span.voters)
         elif response.records:
             return False
         node.advance_high_watermark(min(log.end, response.high_watermark))
@@ -139,4 +146,5 @@ class Fetcher:
         log.truncate(target)
         node.out.append(Truncate(target))
         node.out.append(Flush())
+        node.truncate_voters(target)
         return True

@@ -28,6 +28,7 @@ class Invariants:
         self._check_log()
         self._check_vote()
         self._check_role()
+        self._check_voters()
         self._vote = self._node.vote
         self._high_watermark = self._node.high_watermark
 
@@ -52,9 +53,12 @@ class Invariants:
         node, role = self._node, self._node.role
         me = node.config.node_id
         _require(role.epoch == node.epoch, "the role is of this epoch")
-        _require((role.name == "observer") != node.is_voter, "voters are no observers, and others nothing else")
+        if role.name == "leader":
+            _require(node.takes_part, "who is removed for certain leads no more")
+        elif role.name != "resigned":
+            _require((role.name == "observer") != node.takes_part, "voters are no observers, and others nothing else")
         _require((role.name == "leader") == (node.leader_id == me), "who leads knows itself as the leader")
-        _require(role.name != "follower" or node.leader_id in node.voters, "a follower has a leader")
+        _require(role.name != "follower" or node.leader_id not in (-1, me), "a follower has a leader")
         if role.name in ("candidate", "leader"):
             _require(node.vote.voted_id == me, "who campaigns has voted for itself")
         if isinstance(role, Leader):
@@ -63,6 +67,20 @@ class Invariants:
             known = role.progress.majority_offset(node.log.flushed_end)
             _require(known <= node.log.end, "nobody has more than the leader")
             _require(role.start_offset <= node.log.end, "a leader never truncates")
+
+    def _check_voters(self) -> None:
+        node, history = self._node, self._node.history
+        _require(node.voters is history.voters, "the set in force is the newest of the log")
+        _require(history.record_offset < node.log.end, "no voter set is of a record that is not in the log")
+        _require(node.takes_part or not node.is_voter, "every voter takes part")
+        if isinstance(node.role, Leader):
+            progress = node.role.progress
+            counted = {*progress.voters, node.config.node_id} if progress.counts_leader else {*progress.voters}
+            _require(counted == set(node.voters.ids), "the leader counts the voters, and nobody else")
+            _require(progress.counts_leader == node.is_voter, "the leader counts itself if it is a voter")
+            if history.before_logged and history.record_offset >= node.role.start_offset:
+                changed = history.before.replicas_changed(history.voters)
+                _require(changed <= 1, "consecutive voter sets differ by one replica")
 
 
 def _require(holds: bool, rule: str) -> None:

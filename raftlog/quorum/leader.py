@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
+from raftlog.quorum import membership
 from raftlog.quorum.events import (
     Append,
     BecameLeader,
@@ -55,7 +56,7 @@ class Leader(Role):
     def __init__(self, node: Node, granting_voters: tuple[int, ...]) -> None:
         super().__init__(node)
         self.start_offset = node.log.end
-        self.progress = Progress(node.voters, node.config.node_id, node.now)
+        self.progress = Progress(node.voters, node.config.node_id, node.now, counts_leader=node.is_voter)
         self.rounds = Rounds()
         self._granting_voters = granting_voters
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
@@ -112,7 +113,7 @@ class Leader(Role):
                 voter_directory_id=node.voters.directory_of(peer_id),
                 leader_id=node.config.node_id,
                 leader_epoch=self.epoch,
-                leader_endpoint=node.voters.endpoint_of(node.config.node_id),
+                leader_endpoint=node.endpoint,
             )
             self._awaited[peer_id] = node.send(peer_id, request)
 
@@ -137,7 +138,7 @@ class Leader(Role):
             self.node.connected.discard(peer_id)
 
     @override
-    def on_resign_requested(self, reason: str) -> None:
+    def on_resign_requested(self, reason: str, successor: int) -> None:
         self._resign(reason)
 
     def _resign(self, reason: str) -> None:
@@ -168,6 +169,8 @@ class Leader(Role):
             return
         moved = offset != replica.end_offset
         replica.acknowledge(offset, log.end, node.now)
+        replica.max_metadata_version = request.max_metadata_version
+        replica.low_on_space = request.low_on_space
         if replica.is_voter:
             if request.round > replica.echoed_round:
                 self._echoed(replica, request.round)
@@ -201,15 +204,19 @@ class Leader(Role):
             self._parked_until = min(self._parked_until, parked.expires)
 
     def _release(self, fetch: ParkedFetch) -> None:
-        node = self.node
+        node, number = self.node, 0
         if fetch.is_voter:
+            # Observers are not shown it: should one become a voter, its echo of a number that others still joined proves nothing.
             self.rounds.shown()
+            number = self.rounds.current
         response = pb.FetchResponse(
             leader_id=node.config.node_id,
             leader_epoch=self.epoch,
             high_watermark=node.high_watermark,
             log_start_offset=node.log.start,
-            round=self.rounds.current,
+            # Who is no voter may know this one by a bootstrap server only.
+            leader_endpoint="" if fetch.is_voter else node.endpoint,
+            round=number,
             correlation_id=fetch.correlation_id,
         )
         max_bytes = fetch.max_bytes if fetch.offset < node.log.end else 0
@@ -262,11 +269,31 @@ class Leader(Role):
                 f"the log ends at {log.end} and the epoch is {self.epoch}"
             )
             return
+        if span.voters:
+            refused = membership.refusal(node, span)
+            if refused:
+                node.fail(f"proposed a VotersRecord at {span.voters[0].offset}: {refused}")
+                return
         log.append(span)
         # Sends leave before the disk is touched: followers write while this node does.
         self._release_all()
         node.out.append(Append(span))
         node.out.append(Flush())
+        if span.voters:
+            node.append_voters(span.voters)
+
+    @override
+    def on_voters_changed(self) -> None:
+        node = self.node
+        self.progress.take(node.voters, node.now, counts_leader=node.is_voter)
+        for (node_id, directory_id), fetch in self._parked.items():
+            voter = self.progress.voters.get(node_id)
+            fetch.is_voter = voter is not None and voter.directory_id == directory_id
+        if not node.takes_part:
+            self._resign("removed from the voter set")
+            return
+        self._commit()
+        self._confirm()
 
     @override
     def on_flushed(self) -> None:

@@ -6,26 +6,33 @@ import math
 import random
 from dataclasses import replace
 
-from raftlog.quorum.config import QuorumConfig
+from raftlog.errors import ConfigError
+from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.events import (
     Effect,
     Fatal,
     HighWatermarkAdvanced,
     LeaderChanged,
+    PeersChanged,
     PersistVote,
     Reply,
     ReplyFetch,
+    ReplySnapshot,
     Send,
     SendFetch,
+    SendFetchSnapshot,
+    VotersChanged,
 )
 from raftlog.quorum.log_state import LogState
+from raftlog.quorum.voter_history import VoterHistory
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
 
-SENDS = (Send, SendFetch, Reply, ReplyFetch)
+SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
 """Effects that wait for the votes before them to be durable."""
 
 MIN_BACKOFF_S = 0.010
@@ -37,10 +44,20 @@ class NodeState:
 
     def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
         self.config = config
-        self.voters = VoterSet(config.voters)
-        self.is_voter = self.voters.includes(config.node_id, config.directory_id)
-        self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
         self.log = LogState(recovered)
+        self.history = VoterHistory(config.voters, recovered)
+        self.voters: VoterSet
+        """The set in force."""
+        self.is_voter: bool
+        """Whether this replica is of the set in force."""
+        self.takes_part: bool
+        """Whether it votes and campaigns: a voter, or one whose removal is not known to be committed. Else it observes."""
+        self.peers: tuple[int, ...]
+        """The other voters, by id."""
+        self.endpoint = ""
+        """Where this node listens, as the last set that had it says."""
+        self.role_stale = False
+        """The voter set has changed, or its change is committed: the role is to be looked at when the step ends."""
         self.vote = recovered.vote
         """As last handed out to be persisted: what this node acts on."""
         self.durable_vote = recovered.vote
@@ -48,6 +65,7 @@ class NodeState:
         self.leader_id = -1
         """The leader of this epoch as far as known. ``vote.leader_id`` is who ever led it, itself included."""
         self.high_watermark = -1
+        self.low_on_space = False
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.hurry = False
@@ -61,6 +79,9 @@ class NodeState:
         self._leader_unsaved = False
         self._announced = (-1, -1)
         self._correlation_id = 0
+        self._leader_endpoint = ""
+        self._dialed: dict[int, Voter] | None = None
+        self._adopt_voters()
 
     @property
     def epoch(self) -> int:
@@ -85,13 +106,13 @@ class NodeState:
                 del self.out[at]
                 return
 
-    def set_leader(self, leader_id: int) -> None:
-        """Note who leads this epoch.
+    def set_leader(self, leader_id: int, endpoint: str = "") -> None:
+        """Note who leads this epoch, and where it listens if the voter set may not know.
 
         Saved at the end of the step, behind its sends: no promise rests on it. A restarted node that voted for itself
         keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes alone.
         """
-        self.leader_id = leader_id
+        self.leader_id, self._leader_endpoint = leader_id, endpoint
         if leader_id != self.vote.leader_id:
             self.vote = replace(self.vote, leader_id=leader_id)
             self._leader_unsaved = True
@@ -102,6 +123,7 @@ class NodeState:
         if known != self._announced:
             self._announced = known
             self.out.append(LeaderChanged(*known))
+            self.announce_peers()
 
     def finish_step(self) -> list[Effect]:
         """Hand over the effects of the step. Nothing follows a Fatal."""
@@ -112,6 +134,76 @@ class NodeState:
         if self.halted:
             del out[next(i for i, effect in enumerate(out) if isinstance(effect, Fatal)) + 1 :]
         return out
+
+    # --- who votes ----------------------------------------------------------------------------------------------------
+
+    def append_voters(self, entries: tuple[VotersAt, ...]) -> None:
+        """VotersRecords were appended: the last one is in force from now on (KIP-853)."""
+        for entry in entries:
+            try:
+                self.history.append(entry)
+            except ConfigError as error:
+                self.fail(f"the VotersRecord at {entry.offset} makes no sense: {error}")
+                return
+        self._adopt_voters()
+
+    def truncate_voters(self, end_offset: int) -> None:
+        """The log was truncated, and VotersRecords with it, perhaps."""
+        if self.history.truncate(end_offset):
+            self._adopt_voters()
+
+    def reset_voters(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
+        """The log was replaced by a snapshot with these voters."""
+        self.history.reset(end_offset, voters)
+        self._adopt_voters()
+
+    def _adopt_voters(self) -> None:
+        config, history = self.config, self.history
+        self.voters = history.voters
+        self.is_voter = self.voters.includes(config.node_id, config.directory_id)
+        was_voter = history.before.includes(config.node_id, config.directory_id)
+        # Who is removed must be able to lead on until that is committed: perhaps it alone has the record, and nobody who
+        # lacks it gets the vote of those who do (Raft, dissertation 4.2.2).
+        self.takes_part = self.is_voter or (was_voter and history.record_offset >= self.high_watermark)
+        self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
+        if self.is_voter:
+            self.endpoint = self.voters.endpoint_of(config.node_id)
+        elif was_voter and not self.endpoint:
+            self.endpoint = history.before.endpoint_of(config.node_id)
+        self.role_stale = True
+        self.out.append(VotersChanged(history.offset, self.voters.all))
+        self.announce_peers()
+
+    def announce_peers(self) -> None:
+        """Tell the shell if it should talk to others than before."""
+        dialed = {voter.node_id: voter for voter in self.voters.all if voter.node_id != self.config.node_id}
+        if not self.takes_part:
+            # Who observes may know voters that are all gone.
+            dialed |= {peer.node_id: peer for peer in self.config.bootstrap_peers}
+        leader_id, endpoint = self.leader_id, self._leader_endpoint
+        # A log that lags may not know the leader, or may know it by an endpoint it has left.
+        if endpoint and leader_id not in (-1, self.config.node_id):
+            known = dialed.get(leader_id)
+            if known is None or self.history.offset != -1:
+                dialed[leader_id] = Voter(leader_id, endpoint, known.directory_id if known else "")
+        if dialed != self._dialed:
+            self._dialed = dialed
+            self.connected.intersection_update(dialed)
+            self.lost.intersection_update(dialed)
+            self.out.append(PeersChanged(tuple(dialed[node_id] for node_id in sorted(dialed))))
+
+    def dials(self, node_id: int) -> bool:
+        """Whether the shell was told to keep links to this node."""
+        return self._dialed is not None and node_id in self._dialed
+
+    @property
+    def leader_endpoint(self) -> str:
+        """Where the leader of this epoch listens; empty if not known."""
+        if self.leader_id == self.config.node_id:
+            return self.endpoint
+        if self._dialed is None or self.leader_id not in self._dialed:
+            return ""
+        return self._dialed[self.leader_id].endpoint
 
     # --- effects ------------------------------------------------------------------------------------------------------
 
@@ -131,6 +223,9 @@ class NodeState:
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.out.append(HighWatermarkAdvanced(offset))
+            if self.takes_part is not self.is_voter and offset > self.history.record_offset:
+                # Removed, and now for certain.
+                self.takes_part, self.role_stale = False, True
 
     def fail(self, reason: str) -> None:
         """A rule of Raft is broken: nothing more leaves this node."""
@@ -160,8 +255,9 @@ class NodeState:
     # --- peers --------------------------------------------------------------------------------------------------------
 
     def majority_connected(self) -> bool:
-        """Whether this voter has links to enough others for a majority."""
-        return len(self.connected) + 1 >= self.voters.majority
+        """Whether there are links to enough other voters for a majority."""
+        reachable = sum(node_id in self.connected for node_id in self.peers)
+        return reachable + self.is_voter >= self.voters.majority
 
     def begin_hurry(self, lost_leader: int = -1) -> None:
         """The leader is gone: ``lost_leader`` is the peer that may yet come back, -1 if it leads no more for certain."""

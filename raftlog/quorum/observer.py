@@ -1,4 +1,4 @@
-"""A node that is no voter: it keeps a log like a follower's, and counts for nothing."""
+"""A node that is no voter, as far as its log says: it keeps a log like a follower's, and counts for nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 class Observer(Role):
     """Fetches from the leader; while it knows none, from one voter after the other, and follows what their refusals say.
 
-    It never asks for votes, and grants none.
+    It never asks for votes. It grants one if asked: who asks it knows from a longer log that it is a voter.
     """
 
     name = "observer"
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._asked = node.random_index(len(node.voters))
+        self._asked = node.random_index(max(1, len(node.voters)))
+        self._hears_leader = False
         if node.leader_id != -1:
             peer_id = node.leader_id
             self._leader_deadline = node.now + node.config.fetch_timeout_ms / 1000 + node.jitter_s()
@@ -36,8 +37,9 @@ class Observer(Role):
         self._fetcher = Fetcher(node, peer_id)
 
     def _next_voter(self) -> int:
-        """Round robin. A voter may have this node's id, on another disk: not to be asked."""
-        ids = [node_id for node_id in self.node.voters.ids if node_id != self.node.config.node_id]
+        """Round robin over voters and bootstrap servers. A voter may have this node's id, on another disk: not to be asked."""
+        node = self.node
+        ids = [*node.peers, *(peer.node_id for peer in node.config.bootstrap_peers)]
         self._asked += 1
         return ids[self._asked % len(ids)] if ids else -1
 
@@ -48,6 +50,14 @@ class Observer(Role):
     @override
     def deadline(self) -> float:
         return min(self._leader_deadline, self._fetcher.deadline())
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return not self._hears_leader
+
+    @override
+    def grants_vote(self) -> bool:
+        return True
 
     @override
     def on_tick(self) -> None:
@@ -70,6 +80,7 @@ class Observer(Role):
             return
         verdict = self._fetcher.take(response, event.span)
         if verdict is Verdict.ACCEPTED:
+            self._hears_leader = True
             self._leader_deadline = self.node.now + self.node.config.fetch_timeout_ms / 1000
             self._fetcher.pump()
         elif verdict is Verdict.NOT_LEADER and self.node.leader_id != -1:

@@ -20,6 +20,8 @@ class ReplicaProgress:
         "fetched_at",
         "is_voter",
         "leader_end_then",
+        "low_on_space",
+        "max_metadata_version",
         "node_id",
     )
 
@@ -32,6 +34,8 @@ class ReplicaProgress:
         self.fetched_at: float | None = None
         self.caught_up_at: float | None = None
         self.leader_end_then = -1
+        self.max_metadata_version = 0
+        self.low_on_space = False
 
     def acknowledge(self, end_offset: int, leader_end: int, now: float) -> None:
         """A valid Fetch says: everything below ``end_offset`` is durable here.
@@ -51,19 +55,37 @@ class Progress:
     """All replicas of one leader in one epoch.
 
     A voter is matched by id and directory id. Where the set does not know the directory, the first one that fetches in this
-    epoch is it, and the same id on another disk is just an observer: it promised nothing.
+    epoch is it, and the same id on another disk is just an observer: it promised nothing. The leader counts if it is a voter.
     """
 
-    def __init__(self, voters: VoterSet, leader_id: int, now: float) -> None:
-        self._majority = voters.majority
-        self._since = now
-        self.voters = {
-            node_id: ReplicaProgress(node_id, voters.directory_of(node_id) or None, is_voter=True)
-            for node_id in voters.ids
-            if node_id != leader_id
-        }
-        self._voter_list = list(self.voters.values())
+    def __init__(self, voters: VoterSet, leader_id: int, now: float, *, counts_leader: bool = True) -> None:
+        self._leader_id = leader_id
+        self.voters: dict[int, ReplicaProgress] = {}
         self.observers: dict[tuple[int, str], ReplicaProgress] = {}
+        self.take(voters, now, counts_leader=counts_leader)
+
+    def take(self, voters: VoterSet, now: float, *, counts_leader: bool) -> None:
+        """``voters`` count from now on. What is known of a replica stays, whether it was a voter or an observer before."""
+        old, self.voters = self.voters, {}
+        self._majority, self._since, self.counts_leader = voters.majority, now, counts_leader
+        for node_id in voters.ids:
+            if node_id != self._leader_id:
+                self.voters[node_id] = self._known(old.get(node_id), node_id, voters.directory_of(node_id) or None)
+        for node_id, replica in old.items():
+            if self.voters.get(node_id) is not replica and replica.directory_id is not None:
+                replica.is_voter = False
+                self.observers[(node_id, replica.directory_id)] = replica
+        self._voter_list = list(self.voters.values())
+
+    def _known(self, voter: ReplicaProgress | None, node_id: int, directory_id: str | None) -> ReplicaProgress:
+        if voter is not None and (None in (directory_id, voter.directory_id) or voter.directory_id == directory_id):
+            voter.directory_id = voter.directory_id or directory_id
+            return voter
+        replica = self.observers.pop((node_id, directory_id), None) if directory_id is not None else None
+        if replica is None:
+            replica = ReplicaProgress(node_id, directory_id, is_voter=True)
+        replica.is_voter = True
+        return replica
 
     def heard_from(self, node_id: int, directory_id: str) -> ReplicaProgress:
         """The replica that sent this Fetch."""
@@ -90,21 +112,24 @@ class Progress:
     def majority_offset(self, own_flushed_end: int) -> int:
         """The highest offset that a majority has durable, the leader counted at its flushed end. -1 if unknown."""
         offsets = [replica.end_offset for replica in self._voter_list]
-        offsets.append(own_flushed_end)
+        if self.counts_leader:
+            offsets.append(own_flushed_end)
         offsets.sort()
         return offsets[-self._majority]
 
     def majority_round(self, own_round: int) -> int:
         """The highest confirmation round that a majority has echoed, the leader included."""
         rounds = [replica.echoed_round for replica in self._voter_list]
-        rounds.append(own_round)
+        if self.counts_leader:
+            rounds.append(own_round)
         rounds.sort()
         return rounds[-self._majority]
 
     def majority_heard_at(self, now: float) -> float:
         """Since when a majority, the leader included, has fetched: the latest time t such that a majority did so at t or later."""
         times = [self._since if replica.fetched_at is None else replica.fetched_at for replica in self._voter_list]
-        times.append(now)
+        if self.counts_leader:
+            times.append(now)
         times.sort()
         return times[-self._majority]
 

@@ -28,7 +28,8 @@ class Prospective(Campaign):
 
     def _begin_round(self) -> None:
         self.ask_all()
-        self.granted.add(self.node.config.node_id)
+        if self.node.is_voter:
+            self.granted.add(self.node.config.node_id)
         self.count()
 
     @override

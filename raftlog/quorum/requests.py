@@ -62,6 +62,7 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
         vote_granted=granted,
         voter_id=node.config.node_id,
         pre_vote=request.pre_vote,
+        leader_endpoint="" if foreign else node.leader_endpoint,
     )
     node.out.append(Reply(reply_to, response))
     if granted and request.pre_vote:
@@ -90,7 +91,12 @@ def _vote(node: Node, request: pb.VoteRequest) -> tuple[ErrorCode, bool]:
 
 
 def _grants(node: Node, request: pb.VoteRequest) -> bool:
-    if not node.voters.includes(request.replica_id, request.replica_directory_id):
+    # The candidate need not be of this node's voter set, nor this node: the log may lag behind that which made them voters.
+    # Safe, since the candidate counts by its own set, which is as new if its log is as complete. Where no log has named a set
+    # there is none newer: another disk than the configured one is none of ours.
+    candidate, directory_id = request.replica_id, request.replica_directory_id
+    configured = node.history.offset == -1 and candidate in node.voters
+    if configured and not node.voters.includes(candidate, directory_id):
         return False
     complete = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
@@ -110,9 +116,10 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
 
 def handle_begin_quorum_epoch(node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any) -> None:
     """Somebody was elected. Followed first, the voter key is checked after."""
-    error = _leader_request_error(node, request.cluster_id, request.leader_id, request.leader_epoch)
+    endpoint = request.leader_endpoint
+    error = _leader_request_error(node, request.cluster_id, request.leader_id, request.leader_epoch, endpoint)
     if not error:
-        node.learn(request.leader_epoch, request.leader_id)
+        node.learn(request.leader_epoch, request.leader_id, endpoint)
         if not _is_me(node, request.voter_id, request.voter_directory_id):
             error = ErrorCode.INVALID_VOTER_KEY
     foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -144,10 +151,14 @@ def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply
         node.role.on_end_quorum_epoch(candidates.index(me) if me in candidates else None, len(candidates))
 
 
-def _leader_request_error(node: Node, cluster_id: str, leader_id: int, leader_epoch: int) -> ErrorCode:
+def _leader_request_error(
+    node: Node, cluster_id: str, leader_id: int, leader_epoch: int, endpoint: str = ""
+) -> ErrorCode:
+    # A leader outside this node's voter set can be followed if it says where it listens.
+    known = leader_id >= 0 and (leader_id in node.voters or leader_id == node.leader_id or endpoint != "")
     if cluster_id != node.config.cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if leader_epoch < 1 or leader_id not in node.voters or leader_id == node.config.node_id:
+    if leader_epoch < 1 or leader_id == node.config.node_id or not known:
         return ErrorCode.INVALID_REQUEST
     if leader_epoch < node.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH

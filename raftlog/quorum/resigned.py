@@ -1,4 +1,4 @@
-"""A voter that led or campaigned in its epoch, and takes no more part in it."""
+"""A node that led or campaigned in its epoch, and takes no more part in it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,18 @@ class Resigned(Role):
     @override
     def on_tick(self) -> None:
         if self.node.now >= self._timer:
+            self._move_on()
+
+    def _move_on(self) -> None:
+        if self.node.takes_part:
             self.node.become_prospective()
+        else:
+            self.node.become_unattached(self.epoch)
+
+    @override
+    def on_voters_changed(self) -> None:
+        if not self.node.takes_part and not self._awaited:
+            self._move_on()
 
     @override
     def on_response(self, event: ResponseReceived) -> None:
@@ -61,4 +72,5 @@ class Resigned(Role):
             event.response, pb.EndQuorumEpochResponse
         ):
             del self._awaited[event.peer_id]
-            self.node.heed(event.response)
+            if self.node.heed(event.response):
+                self.on_voters_changed()

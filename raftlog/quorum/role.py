@@ -20,6 +20,8 @@ class Role:
     """
 
     name: ClassVar[str]
+    start_offset = -1
+    """Where a leader's epoch begins in the log; -1 for the others."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -75,8 +77,8 @@ class Role:
     def on_round_requested(self) -> None:
         """Somebody wants proof of leadership; only a leader can give it."""
 
-    def on_resign_requested(self, reason: str) -> None:
-        """Stop leading, if this is a leader."""
+    def on_resign_requested(self, reason: str, successor: int) -> None:
+        """Stop leading, if this is a leader; ``successor`` is to go first, -1: whoever has most."""
 
     def on_vote_granted(self) -> None:
         """This node has just given its vote of this epoch to another."""
@@ -86,6 +88,9 @@ class Role:
 
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
         """The leader resigned; ``place`` is this node's among the preferred candidates, None if it is not one."""
+
+    def on_voters_changed(self) -> None:
+        """Another voter set is in force, or it is committed, and this role goes with it."""
 
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
         """A sound Fetch of this epoch."""
@@ -101,5 +106,6 @@ class Role:
             high_watermark=node.high_watermark,
             log_start_offset=node.log.start,
             correlation_id=correlation_id,
+            leader_endpoint=node.leader_endpoint,
         )
         node.out.append(ReplyFetch(reply_to, response, offset=-1, max_bytes=0))

@@ -21,7 +21,12 @@ whose durable vote of an epoch is its own takes no part in that epoch after a re
 which it lost in the crash, and must not give their (offset, epoch) to others.
 
 Which epoch, whose vote: that is durable before anything that follows from it is sent. The table below is complete; ``enter`` refuses
-any other step. A node that is no voter is an Observer in every epoch.
+any other step.
+
+The voter set in force is the last one in the log, from the moment it is appended until it is truncated (KIP-853). A set differs from
+the one before by one replica at most and follows only when that one is committed, so every majority of the one meets every
+majority of the other. A node that is no voter is an Observer in every epoch; but one that is removed takes part until it
+knows that the removal is committed, and does not count itself: it may be the only one that can still commit it.
 """
 
 from __future__ import annotations
@@ -47,9 +52,19 @@ SAME, HIGHER = "same epoch", "higher epoch"
 
 TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
     # No leader known. Left when the election timer ends, or a leader or a higher epoch shows.
-    "unattached": {"prospective": (SAME,), "follower": (SAME, HIGHER), "unattached": (HIGHER,)},
+    "unattached": {
+        "prospective": (SAME,),
+        "follower": (SAME, HIGHER),
+        "unattached": (HIGHER,),
+        "observer": (SAME,),
+    },
     # Asks for pre-votes. Refused: back to where it came from. Gives its vote to another: unattached.
-    "prospective": {"candidate": (HIGHER,), "follower": (SAME, HIGHER), "unattached": (SAME, HIGHER)},
+    "prospective": {
+        "candidate": (HIGHER,),
+        "follower": (SAME, HIGHER),
+        "unattached": (SAME, HIGHER),
+        "observer": (SAME,),
+    },
     # Has voted for itself. Only a candidate becomes a leader.
     "candidate": {
         "leader": (SAME,),
@@ -60,11 +75,21 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
     # Never follows anybody in its own epoch.
     "leader": {"resigned": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,)},
     # Led or campaigned in this epoch, and does so no more. Another may lead it if this node only campaigned.
-    "resigned": {"prospective": (SAME,), "follower": (SAME, HIGHER), "unattached": (HIGHER,)},
+    "resigned": {
+        "prospective": (SAME,),
+        "follower": (SAME, HIGHER),
+        "unattached": (HIGHER,),
+        "observer": (SAME, HIGHER),
+    },
     # One leader for as long as the epoch lasts.
-    "follower": {"prospective": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,)},
-    # Finds and forgets leaders.
-    "observer": {"observer": (SAME, HIGHER)},
+    "follower": {"prospective": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,), "observer": (SAME,)},
+    # Finds and forgets leaders, until it becomes a voter.
+    "observer": {
+        "observer": (SAME, HIGHER),
+        "follower": (SAME,),
+        "unattached": (SAME,),
+        "resigned": (SAME,),
+    },
 }
 
 
@@ -87,24 +112,43 @@ class Node(NodeState):
             # The crash came between the records and the epoch. Had this node voted in that epoch, the vote would be here.
             self.set_vote(VoteState(self.log.last_epoch))
         self.role = self._first_role()
+        self.role_stale = False
         self.announce_leader()
         self.role.enter()
 
     def _first_role(self) -> Role:
         """Kraft-rules 1.2, startup; but one's own vote makes a Resigned, even if nothing says that it won."""
         me, vote = self.config.node_id, self.vote
-        alone = len(self.voters) == 1
+        alone = len(self.voters) == 1 and self.is_voter
         timer = self.now if alone else self.election_deadline()
         if me not in (vote.voted_id, vote.leader_id) and vote.leader_id in self.voters:
             self.leader_id = vote.leader_id
-        if not self.is_voter:
+        if not self.takes_part:
             return Observer(self)
         if me in (vote.voted_id, vote.leader_id):
             return Resigned(self, timer)
         if self.leader_id != -1:
             return Follower(self)
-        self.begin_hurry()
+        if self.is_voter:
+            self.begin_hurry()
         return Unattached(self, timer)
+
+    def settle_role(self) -> None:
+        """The voter set has changed: take the role that goes with it."""
+        self.role_stale = False
+        self.announce_peers()
+        name, me = self.role.name, self.config.node_id
+        if self.takes_part and name == "observer":
+            if self.leader_id != -1:
+                self.enter(Follower(self))
+            elif me in (self.vote.voted_id, self.vote.leader_id):
+                self.enter(Resigned(self, self.election_deadline()))
+            else:
+                self.enter(Unattached(self, self.election_deadline()))
+        elif not self.takes_part and name not in ("observer", "leader", "resigned"):
+            self.enter(Observer(self))
+        else:
+            self.role.on_voters_changed()
 
     def enter(self, role: Role) -> None:
         """Take a role, if the table allows it. Raises FatalError if it does not."""
@@ -127,7 +171,7 @@ class Node(NodeState):
         else:
             timer = None
         self.leader_id = -1
-        if not self.is_voter:
+        if not self.takes_part:
             self.enter(Observer(self))
         else:
             self.enter(Unattached(self, self.election_deadline() if timer is None else timer))
@@ -153,40 +197,43 @@ class Node(NodeState):
         self.leader_id = -1
         self.enter(Resigned(self, self.election_deadline(), preferred))
 
-    def become_follower(self, leader_id: int, epoch: int) -> None:
-        """Follow the leader of ``epoch``, which is this one or a higher one."""
+    def become_follower(self, leader_id: int, epoch: int, endpoint: str = "") -> None:
+        """Follow the leader of ``epoch``, which is this one or a higher one; it listens at ``endpoint``, if that is known."""
         if epoch > self.epoch or leader_id != self.leader_id:
             self.end_hurry()
         if epoch > self.epoch:
             self.set_vote(VoteState(epoch, leader_id=leader_id))
-        self.set_leader(leader_id)
-        self.enter(Follower(self) if self.is_voter else Observer(self))
+        self.set_leader(leader_id, endpoint or (self.leader_endpoint if leader_id == self.leader_id else ""))
+        self.enter(Follower(self) if self.takes_part else Observer(self))
 
     def grant_vote(self, candidate_id: int, directory_id: str) -> None:
         """Give the vote of this epoch."""
         self.set_vote(replace(self.vote, voted_id=candidate_id, voted_directory_id=directory_id))
         self.role.on_vote_granted()
 
-    def learn(self, epoch: int, leader_id: int) -> None:
-        """Somebody says that ``leader_id`` (-1: nobody it knows of) leads ``epoch``."""
-        known = leader_id in self.voters and leader_id != self.config.node_id
-        if leader_id in self.lost and not self.is_voter:
+    def learn(self, epoch: int, leader_id: int, endpoint: str = "") -> None:
+        """Somebody says that ``leader_id`` (-1: nobody it knows of) leads ``epoch``, and listens at ``endpoint``, if not empty.
+
+        The leader need not be of this node's voter set: this log may lag behind.
+        """
+        known = leader_id != self.config.node_id and (leader_id in self.voters or (leader_id >= 0 and endpoint != ""))
+        if leader_id in self.lost and not self.takes_part:
             # An observer has nothing to gain from a leader that it knows to be dead; it asks on.
             known = False
         if epoch > self.epoch:
             if known:
-                self.become_follower(leader_id, epoch)
+                self.become_follower(leader_id, epoch, endpoint)
             else:
                 self.become_unattached(epoch)
         elif epoch == self.epoch and known and leader_id != self.leader_id:
             if self.vote.leader_id not in (-1, leader_id):
                 self.fail(f"two leaders in epoch {epoch}: {self.vote.leader_id} and {leader_id}")
             else:
-                self.become_follower(leader_id, epoch)
+                self.become_follower(leader_id, epoch, endpoint)
 
     def heed(self, response: LeaderHint) -> bool:
         """The rule for every response: take from it who leads. False if that made a transition: nothing else counts then."""
         before = self.role
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self.learn(response.leader_epoch, response.leader_id)
+            self.learn(response.leader_epoch, response.leader_id, getattr(response, "leader_endpoint", ""))
         return self.role is before and not self.halted

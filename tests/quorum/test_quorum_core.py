@@ -13,6 +13,7 @@ from test_quorum_replication import caught_up, follower_of_two, leader_of_three
 
 from raftlog.quorum.events import (
     LeaderChanged,
+    PeersChanged,
     PersistVote,
     ReplyFetch,
     RequestFailed,
@@ -20,6 +21,7 @@ from raftlog.quorum.events import (
     ResponseReceived,
     Tick,
     VotePersisted,
+    VotersChanged,
 )
 from raftlog.quorum.invariants import InvariantError
 from raftlog.storage.api import VoteState
@@ -107,7 +109,9 @@ def test_effects_of_starting_come_with_the_first_step() -> None:
     node.disk.vote = VoteState(2)
     node.disk.log = [(4, 1)]
     node.start()
-    assert node.effects[:2] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
+    voters = node.config.voters
+    assert node.effects[:2] == [VotersChanged(-1, voters), PeersChanged(voters[1:])]
+    assert node.effects[2:4] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
 
 
 def test_persist_vote_of_the_leader_goes_behind_the_sends() -> None:
@@ -130,7 +134,10 @@ def test_validate_finds_what_is_wrong() -> None:
         ("one leader", lambda node: setattr(node, "vote", VoteState(1, 1, "dir1", 2))),
         ("knows itself", lambda node: setattr(node, "leader_id", 2)),
         ("higher epoch", lambda node: node.log.epochs.append(7, node.log.end - 1)),
-        ("observers", lambda node: setattr(node, "is_voter", False)),
+        ("counts itself", lambda node: setattr(node, "is_voter", False)),
+        ("leads no more", lambda node: setattr(node, "takes_part", False)),
+        ("newest of the log", lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all))),
+        ("and nobody else", lambda node: node.role.progress.voters.pop(3)),
     ]
     for rule, breach in breaches:
         node = leader_of_three()

@@ -80,7 +80,9 @@ def test_roles_at_the_start(vote: VoteState, log: list[tuple[int, int]], role: s
     node = one(vote, log)
     assert (node.up.role, node.up.epoch) == (role, epoch)
     if epoch > vote.epoch:
-        assert node.effects[0] == PersistVote(VoteState(epoch)), "the log's epoch is made durable first"
+        assert effects_of(node, PersistVote)[0] == PersistVote(VoteState(epoch)), (
+            "the log's epoch is made durable first"
+        )
 
 
 def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
@@ -173,11 +175,19 @@ def test_only_a_log_as_complete_as_ours_gets_a_vote(pre_vote: bool, epoch: int, 
     assert node.up.voted_id == (2 if granted and not pre_vote else -1)
 
 
-def test_who_is_no_voter_gets_no_vote() -> None:
+def test_another_disk_than_the_configured_one_gets_no_vote() -> None:
     node = one(VoteState(5))
-    for fields in ({"replica_id": 9}, {"replica_directory_id": "wiped"}):
-        for pre_vote in (True, False):
-            assert not ask(node, vote_request(1, pre_vote=pre_vote, **fields)).vote_granted
+    for pre_vote in (True, False):
+        assert not ask(node, vote_request(1, pre_vote=pre_vote, replica_directory_id="wiped")).vote_granted
+
+
+def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
+    """Kraft-rules 1.3: the log that made it a voter may not be here yet. Its log must be as complete all the same."""
+    node = one(VoteState(5), [(4, 1), (4, 2)])
+    stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 4}
+    assert not ask(node, vote_request(1, last_offset=1, **stranger)).vote_granted
+    assert ask(node, vote_request(1, last_offset=2, **stranger)).vote_granted
+    assert node.up.voted_id == 9
 
 
 def test_pre_votes_leave_nothing_behind() -> None:

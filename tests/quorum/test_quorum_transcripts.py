@@ -28,6 +28,7 @@ from quorum_harness import Cluster, SimNode
 from raftlog.quorum import events
 from raftlog.quorum.events import Effect, LogSpan, PeerConnected, PeerLost, ResignRequested, RoundRequested
 from raftlog.storage.api import VoteState
+from raftlog.voter import Voter
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -40,6 +41,7 @@ def show_fields(message: Any) -> str:
         "voter_directory_id",
         "correlation_id",
         "leader_endpoint",
+        "max_metadata_version",
         "max_bytes",
         "max_wait_ms",
     )
@@ -56,8 +58,20 @@ def show_fields(message: Any) -> str:
     return " ".join(parts)
 
 
+def show_voters(voters: tuple[Voter, ...]) -> str:
+    """Ids, and what differs from the usual directory and endpoint of a node."""
+    parts = []
+    for voter in voters:
+        n = voter.node_id
+        directory = "" if voter.directory_id == f"dir{n}" else f"/{voter.directory_id or '?'}"
+        endpoint = "" if voter.endpoint == f"host{n}:1" else f"@{voter.endpoint}"
+        parts.append(f"{n}{directory}{endpoint}")
+    return " ".join(parts) or "none"
+
+
 def show_span(span: LogSpan) -> str:
-    return f"[{span.base_offset}, {span.end_offset}) epochs {dict(span.epochs)}"
+    voters = "".join(f" voters {entry.offset}: {show_voters(entry.voters)}" for entry in span.voters)
+    return f"[{span.base_offset}, {span.end_offset}) epochs {dict(span.epochs)}{voters}"
 
 
 def show(effect: Effect) -> str:
@@ -74,6 +88,10 @@ def show(effect: Effect) -> str:
             return f"{name} to {asker}: {show_fields(response)}{data}"
         case events.Append(span):
             return f"{name} {show_span(span)}"
+        case events.VotersChanged(offset, voters):
+            return f"{name} {offset}: {show_voters(voters)}"
+        case events.PeersChanged(peers):
+            return f"{name} {show_voters(peers)}"
         case _:
             fields = " ".join(f"{key}={getattr(effect, key)}" for key in effect.__dataclass_fields__)
             return f"{name} {fields}".rstrip()
