@@ -36,8 +36,8 @@ from raftlog.storage.api import RecoveredLog
 class QuorumCore:
     """One node of the quorum, voter or observer. Deterministic: the same events, times and rng give the same effects.
 
-    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises ConfigError if the voter
-    set is empty or names a node twice.
+    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises ConfigError if a
+    voter set names a node twice.
     """
 
     def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:

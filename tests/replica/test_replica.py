@@ -11,7 +11,7 @@ from raftlog.metadata.records import record
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.leader import Leader
 from raftlog.replica.replica import Replica
-from raftlog.storage.api import NodeIdentity
+from raftlog.storage.api import NodeIdentity, SnapshotId
 from raftlog.wire.records.v1 import records_pb2
 from simulation.disk import SimDisk
 from simulation.loop import host_context, run
@@ -43,6 +43,12 @@ class Recorder:
     def committed(self, high_watermark: int) -> None:
         assert high_watermark > self.high_watermark
         self.high_watermark = high_watermark
+
+    def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
+        self.voters = (offset, voters)
+
+    def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
+        self.loaded = snapshot_id
 
     def round_confirmed(self, number: int) -> None:
         self.rounds.append(number)
