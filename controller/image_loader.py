@@ -16,15 +16,23 @@ SLICE_BYTES = 64 << 10
 BatchObserver = Callable[[Sequence[Record], int], None]
 
 
-def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: BatchObserver | None = None) -> bool:
+def fold_slice(
+    builder: ImageBuilder,
+    replica: Replica,
+    until: int,
+    *,
+    count: Callable[[int], None],
+    observe: BatchObserver | None = None,
+) -> bool:
     """Fold the next slice of the log below ``until`` (exclusive). True when the builder has arrived there.
 
-    ``observe`` is called with the records and the base offset of each batch folded.
+    ``count`` is called with how many bytes that takes, ``observe`` with the records and the base offset of each batch folded.
     """
     offset = builder.offset + 1
     if offset >= until:
         return True
     chunk = replica.read(offset, until, SLICE_BYTES)
+    count(len(chunk))
     if observe is None:
         builder.apply_chunk(chunk)
         return builder.offset + 1 >= until
@@ -36,9 +44,13 @@ def fold_slice(builder: ImageBuilder, replica: Replica, until: int, *, observe: 
 
 
 class CommittedImage:
-    """What is committed here, and nothing else: the image that reads, export and claims start from."""
+    """What is committed here, and nothing else: the image that reads, export and claims start from.
 
-    def __init__(self) -> None:
+    ``applied`` is called with the bytes of the log that were folded.
+    """
+
+    def __init__(self, applied: Callable[[int], None]) -> None:
+        self._applied = applied
         self._image = Image()
         self._builder = ImageBuilder(self._image)
 
@@ -55,10 +67,10 @@ class CommittedImage:
         return self._image
 
     def replace(self, image: Image) -> None:
-        """Take over an image that a leader had folded when it proposed, now that all of it is committed."""
+        """Take over an image: that of a snapshot, or one that a leader had folded when it proposed and that is committed now."""
         self._image = image
         self._builder = ImageBuilder(image)
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
-        return fold_slice(self._builder, replica, high_watermark)
+        return fold_slice(self._builder, replica, high_watermark, count=self._applied)

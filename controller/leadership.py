@@ -36,8 +36,9 @@ class Leadership:
         """LAO and the minimum of told as last acted upon."""
         self._claim_image = committed
         self._chunk = ChunkBuilder(self.pending, epoch)
-        # The end of each proposed chunk and the image there: it becomes the committed one without being folded again.
-        self._images: deque[tuple[int, Image]] = deque()
+        # The end of each proposed chunk, the image there, and the chunk's bytes: it becomes the committed one without being folded again.
+        self._images: deque[tuple[int, Image, int]] = deque()
+        self._bytes = 0
 
     @property
     def uncommitted_chunks(self) -> int:
@@ -49,7 +50,7 @@ class Leadership:
     ) -> bool:
         """Fold one slice of the log; at its end, become active. True when active."""
         end = replica.log_end_offset
-        arrived = fold_slice(self.pending, replica, end, observe=self.lao.proposed)
+        arrived = fold_slice(self.pending, replica, end, count=self._count, observe=self.lao.proposed)
         # Until this epoch's first record is in the log, there is more to come.
         if not arrived or end <= self.epoch_start_offset:
             return False
@@ -81,16 +82,22 @@ class Leadership:
         cut = self._chunk.cut()
         if cut is not None:
             chunk, base_offset, voters = cut
+            self._count(len(chunk))
             replica.propose(chunk, base_offset, self._keep_image(), self.epoch, idle=idle, voters=voters)
 
     def _keep_image(self) -> int:
         image = self.pending.snapshot()
-        self._images.append((image.offset + 1, image))
+        self._images.append((image.offset + 1, image, self._bytes))
+        self._bytes = 0
         return image.offset + 1
 
-    def committed(self, high_watermark: int) -> Image | None:
-        """The newest image that is committed by now, if there is a new one."""
-        image = None
+    def _count(self, folded_bytes: int) -> None:
+        self._bytes += folded_bytes
+
+    def committed(self, high_watermark: int) -> tuple[Image, int] | None:
+        """The newest image that is committed by now and the bytes of the log since the last one, if there is a new one."""
+        image, total_bytes = None, 0
         while self._images and self._images[0][0] <= high_watermark:
-            image = self._images.popleft()[1]
-        return image
+            _, image, size = self._images.popleft()
+            total_bytes += size
+        return (image, total_bytes) if image is not None else None

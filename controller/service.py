@@ -26,6 +26,7 @@ from controller.leadership import Leadership
 from controller.observers import Observers
 from controller.parking import Parked
 from controller.settings import ControllerSettings
+from controller.snapshots import SnapshotLoad, Snapshots
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
@@ -72,7 +73,16 @@ class ControllerService:
         self._loop = asyncio.get_running_loop()
         self.replica = Replica(quorum, store, transport, self, rng=rng, wall_clock_ms=wall_clock_ms)
         self._generation = store.identity.generation
-        self._committed = CommittedImage()
+        self.snapshots = Snapshots(
+            settings,
+            self.replica,
+            cluster_id=quorum.cluster_id,
+            generation=store.identity.generation,
+            now=self._loop.time(),
+            wall_clock_ms=wall_clock_ms,
+        )
+        self._load: SnapshotLoad | None = None
+        self._committed = CommittedImage(self.snapshots.applied)
         self._high_watermark = -1
         self._leader_id, self._leader_epoch = -1, 0
         self.leadership: Leadership | None = None
@@ -217,7 +227,11 @@ class ControllerService:
         self._schedule_turn()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """The image begins with this snapshot."""
+        """Load it, a slice a turn; nothing is folded and nothing claimed before that is done."""
+        if snapshot_id.end_offset > self._committed.offset + 1:
+            self._load = SnapshotLoad(self.replica, snapshot_id)
+            self.snapshots.installed(self._loop.time())
+            self._schedule_turn()
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
         """Another voter set is in force."""
@@ -259,9 +273,11 @@ class ControllerService:
         leadership = self.leadership
         if self._closed or leadership is None or leadership.active is None:
             return
-        image = leadership.committed(self._high_watermark)
-        if image is not None:
+        news = leadership.committed(self._high_watermark)
+        if news is not None:
+            image, applied_bytes = news
             self._committed.replace(image)
+            self.snapshots.applied(applied_bytes)
             leadership.active.committed_advanced(image)
         leadership.lao.committed(self._high_watermark)
         self._observers.release()
@@ -344,7 +360,9 @@ class ControllerService:
             return
         try:
             leadership = self.leadership
-            if leadership is None:
+            if self._load is not None:
+                self._load_slice(self._load)
+            elif leadership is None:
                 if not self._committed.advance(self.replica, self._high_watermark):
                     self._schedule_turn()
             elif leadership.active is None:
@@ -357,6 +375,18 @@ class ControllerService:
         except Exception as error:  # a defect of ours: better no controller than one that leads and decides nothing
             log.exception("the controller stops")
             self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
+
+    def _load_slice(self, load: SnapshotLoad) -> None:
+        image = load.step()
+        if image is not None:
+            self._load = None
+            self._committed.replace(image)
+            log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
+            if self.leadership is not None:
+                # Elected meanwhile: begin to claim, from this image.
+                stale = self.leadership
+                self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._send_parked)
+        self._schedule_turn()
 
     def _claim(self, leadership: Leadership) -> None:
         if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time()):
@@ -474,8 +504,13 @@ class ControllerService:
         gap_s = now - self._next_tick
         self._next_tick = now + TICK_S
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
+        if self._load is None:
+            try:
+                self.snapshots.tick(now, lambda: self._committed.image)
+            except FatalError as error:
+                self.failed(error)
         leadership = self.leadership
-        if leadership is None:
+        if self._closed or leadership is None:
             return
         self._expire(leadership, now)
         self._observers.release(expired_only=True)

@@ -35,3 +35,11 @@ class ControllerSettings:
     """The level of metadata.version that a new cluster starts with (``storage format --release-version``); 0: the latest. No key."""
     request_timeout_ms: int = 30_000
     """Of a request that names no timeout of its own."""
+    metadata_log_max_record_bytes_between_snapshots: int = 20 << 20
+    """A snapshot is taken when so much of the log was applied since the last one."""
+    metadata_log_max_snapshot_interval_ms: int = 3_600_000
+    """And when the last one is this old and something was applied. 0: never for its age."""
+    metadata_max_retention_bytes: int = 100 << 20
+    """When log and snapshots take more, the oldest snapshot goes, and the log up to the end of the next one."""
+    metadata_max_retention_ms: int = 7 * 24 * 3_600_000
+    """When the oldest snapshot is older, it goes likewise."""

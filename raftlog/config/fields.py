@@ -75,6 +75,7 @@ def _no_bool(value: object) -> object:
 
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Positive = Annotated[Int, Field(ge=1, le=2**53)]
+NonNegative = Annotated[Int, Field(ge=0, le=2**53)]
 NodeId = Annotated[Int, Field(ge=0, le=2**31 - 1)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Endpoints = Annotated[tuple[Annotated[Endpoint, BeforeValidator(parse_endpoint)], ...], BeforeValidator(_split)]

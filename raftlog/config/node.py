@@ -44,6 +44,10 @@ class ControllerConfig:
     progress_interval_ms: int
     producer_id_expiration_ms: int
     max_clients: int
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
+    metadata_max_retention_bytes: int
+    metadata_max_retention_ms: int
     request_timeout_ms: int
 
 
@@ -166,6 +170,10 @@ def _controller(settings: Settings) -> ControllerConfig:
         progress_interval_ms=settings.progress_interval_ms,
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
         max_clients=settings.max_clients,
+        metadata_log_max_record_bytes_between_snapshots=settings.metadata_log_max_record_bytes_between_snapshots,
+        metadata_log_max_snapshot_interval_ms=settings.metadata_log_max_snapshot_interval_ms,
+        metadata_max_retention_bytes=settings.metadata_max_retention_bytes,
+        metadata_max_retention_ms=settings.metadata_max_retention_ms,
         request_timeout_ms=settings.request_timeout_ms,
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from raftlog.config.fields import Endpoints, NodeId, Positive, Strings, Voters
+from raftlog.config.fields import Endpoints, NodeId, NonNegative, Positive, Strings, Voters
 
 BOTH = ("controller", "broker")
 CONTROLLER = ("controller",)
@@ -151,6 +151,26 @@ class Settings(BaseModel):
         1000, "Exactly-once clients open at a time; above it the one that is idle for longest is closed. Each may keep the"
         " results of 256 writes in memory.", roles=CONTROLLER,
     )  # fmt: skip
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+    metadata_log_max_record_bytes_between_snapshots: Positive = _key(
+        20 << 20, "A node takes a snapshot when it has applied so much of the log since the last one. More often means a shorter"
+        " start and more writing.", unit="bytes", roles=CONTROLLER,
+    )  # fmt: skip
+    metadata_log_max_snapshot_interval_ms: NonNegative = _key(
+        3_600_000, "A node takes a snapshot when the last one is this old and something was applied since. 0: never for its age.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    metadata_max_retention_bytes: Positive = _key(
+        100 << 20, "When log and snapshots of a node take more, it drops the oldest snapshot and the log up to the end of the next"
+        " one; the newest snapshot always stays. What was dropped can no longer be exported.", unit="bytes", roles=CONTROLLER,
+    )  # fmt: skip
+    metadata_max_retention_ms: Positive = _key(
+        604_800_000,
+        "A snapshot older than this is dropped likewise, if there is a newer one.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
 
     # --- the broker itself --------------------------------------------------------------------------------------------
     broker_rack: str = _key(

@@ -67,6 +67,9 @@ class SnapshotWriter:
         except FatalError as error:
             self._done(error)
             return
+        except Exception as error:  # a defect of ours: a node whose state cannot be written down is not to be trusted
+            self._done(FatalError(f"a snapshot could not be made: {type(error).__name__}: {error}"))
+            return
         self._handle = self._loop.call_later(PAUSE_S, self._slice)
 
     def _frozen(self, error: FatalError | None) -> None:
