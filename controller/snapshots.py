@@ -171,7 +171,9 @@ class Snapshots:
 
     def _keep_retention(self) -> None:
         held = self._held()
-        start = next_start(held, self._replica.log_start_offset, self._replica.used_bytes, self._wall_clock_ms(), self._settings)
+        start = next_start(
+            held, self._replica.log_start_offset, self._replica.used_bytes, self._wall_clock_ms(), self._settings
+        )
         if start is not None:
             log.info("log start advances", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
             self._replica.advance_log_start(start)
