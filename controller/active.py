@@ -27,6 +27,7 @@ from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from controller.state import ControllerState
 from controller.topics import create_topics, delete_topics
+from controller.transfer import decide_transfer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
@@ -105,7 +106,9 @@ class ActiveController:
         self._handlers["add_raft_voter"] = self.membership.add
         self._handlers["remove_raft_voter"] = self.membership.remove
         self._handlers["update_raft_voter"] = self.membership.update
-        self._handlers["transfer_leadership"] = _not_yet
+        self._handlers["transfer_leadership"] = lambda request, now: decide_transfer(
+            None if quorum is None else quorum(now), node_id, request
+        )
         self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
         self._handlers["close_client"] = lambda request, now: close_client(pending, request)
         self._handlers["update_features"] = _not_yet
@@ -185,9 +188,14 @@ class ActiveController:
         """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced."""
         return self._needs_bootstrap() or any(True for _ in self._admitted())
 
-    def next_due(self, now: float) -> Decision | None:
-        """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each."""
+    def next_due(self, now: float, *, fencing_only: bool = False) -> Decision | None:
+        """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
+
+        ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
+        """
         self._observe_proposed()
+        if fencing_only:
+            return self._fence_silent(now) or self._fence_stuck(now)
         return (
             self.bootstrap()
             or self._fence_silent(now)

@@ -29,6 +29,8 @@ class Decision:
     """The answer goes out when the records are in the leader's log, without saying that they are committed."""
     duplicate: ClientResult | None = None
     """A retry: what the write became when it was executed. Nothing else is set."""
+    transfer_to: int | None = None
+    """Hand the leadership over to this voter; the answer goes out when that is done."""
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:

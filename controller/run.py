@@ -112,10 +112,10 @@ async def run_controller(config: NodeConfig) -> int:
 
 
 async def _hand_over(service: ControllerService) -> None:
-    """Resign, and stay until somebody else leads: so that nobody has to find out by a timeout."""
+    """Hand over, and stay until somebody else leads: so that nobody has to find out by a timeout."""
     if service.leadership is None:
         return
-    service.resign("the node is shutting down")
+    await service.leave("the node is shutting down")
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(service.successor.wait(), HAND_OVER_S)
 

@@ -20,6 +20,7 @@ import structlog
 from controller.active import ActiveController
 from controller.answers import duplicate_of, failure, fill_error, say_how_far, send_quietly
 from controller.decision import Decision
+from controller.hand_over import HandOver
 from controller.image_loader import CommittedImage
 from controller.intake import Intake, Waiting
 from controller.leadership import Leadership
@@ -27,6 +28,7 @@ from controller.observers import Observers
 from controller.parking import Parked
 from controller.settings import ControllerSettings
 from controller.snapshots import SnapshotLoad, Snapshots
+from controller.space import FINE, WRITES_WITHOUT_SPACE, SpaceWatch
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
@@ -95,6 +97,9 @@ class ControllerService:
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._observers = Observers(self)
+        self.hand_over = HandOver(self)
+        self._store = store
+        self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
         self._closed = False
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""
@@ -119,8 +124,14 @@ class ControllerService:
             Conversation.OBSERVER: self._observers.accept,
         }
 
-    def resign(self, reason: str) -> None:
-        """Hand the leadership over, if this node has it: before a planned stop."""
+    async def leave(self, reason: str) -> None:
+        """Hand the leadership over, if this node has it, before a planned stop: nothing accepted is left unknown if others live."""
+        if self.leadership is None:
+            return
+        done: asyncio.Future[ApiError | None] = self._loop.create_future()
+        if self.hand_over.begin_to_anybody(reason, done.set_result):
+            await done
+        # Not handed over, in time or at all: whoever waits is told so now, not when the process is gone.
         self.replica.resign(reason)
 
     def close(self) -> None:
@@ -129,6 +140,7 @@ class ControllerService:
         for handle in (self._tick_handle, self._fold_handle):
             if handle is not None:
                 handle.cancel()
+        self.hand_over.close()
         self.replica.close()
 
     # --- what others may know -----------------------------------------------------------------------------------------
@@ -203,6 +215,7 @@ class ControllerService:
         self._leader_id, self._leader_epoch = leader_id, epoch
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
+            self.hand_over.successor_known()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
@@ -221,9 +234,21 @@ class ControllerService:
             self._give_up(leadership, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
         error = self.not_controller()
         assert error is not None
-        for waiting in self._intake.drain():
-            self._refuse(waiting.link, waiting.request, error)
+        self.hand_over.lost()
+        if not self.hand_over.holds(self._loop.time()):
+            self.refuse_waiting()
         self._observers.refuse_all(error)
+        self._schedule_turn()
+
+    def refuse_waiting(self) -> None:
+        """Send those elsewhere who wait at a node that does not lead: nothing of theirs was begun."""
+        error = self.not_controller()
+        if error is not None:
+            for waiting in self._intake.drain():
+                self._refuse(waiting.link, waiting.request, error)
+
+    def wake(self) -> None:
+        """Go on deciding."""
         self._schedule_turn()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
@@ -291,6 +316,8 @@ class ControllerService:
         """Requests of one envelope. Nothing is decided here."""
         refused = self.not_controller()
         now = self._loop.time()
+        if self.hand_over.holds(now):
+            refused = None
         for request in messages:
             if refused is not None:
                 self._refuse(link, request, refused)
@@ -397,6 +424,8 @@ class ControllerService:
     def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
         # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
         # decided while others are on their way. ``_after_commit`` goes on.
+        if self.hand_over.under_way:
+            return
         allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
         if leadership.uncommitted_chunks >= allowed:
             return
@@ -413,6 +442,9 @@ class ControllerService:
             count += 1
             taken_bytes += waiting.size
             decision = self._decide(active, waiting.request, now)
+            if decision.transfer_to is not None:
+                self._begin_transfer(leadership, decision, waiting)
+                break
             if decision.records:
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
             if decision.on_proposed is not None:
@@ -427,7 +459,8 @@ class ControllerService:
                 leadership.parking.park_duplicate(parked)
             else:
                 reads.append(parked)
-        while (decision_due := active.next_due(now)) is not None:
+        without_space = bool(self.space.verdict.refusal)
+        while (decision_due := active.next_due(now, fencing_only=without_space)) is not None:
             leadership.add(decision_due.records, None, timestamp_ms)
             if decision_due.on_proposed is not None:
                 decision_due.on_proposed()
@@ -446,12 +479,31 @@ class ControllerService:
 
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:
-            return active.decide(request, now)
+            decision = active.decide(request, now)
+            if (
+                self.space.verdict.refusal
+                and decision.records
+                and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE
+            ):
+                return Decision([], None, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.verdict.refusal))
+            return decision
         except FatalError:
             raise
         except Exception as error:  # a defect of ours: nothing was proposed, the state is as before
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
             return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
+
+    def _begin_transfer(self, leadership: Leadership, decision: Decision, waiting: Waiting) -> None:
+        parked = self._parked(leadership, decision, waiting, -1)
+
+        def answer(error: ApiError | None) -> None:
+            if error is None:
+                self._send_parked(parked)
+            else:
+                self._refuse(waiting.link, waiting.request, error)
+
+        assert decision.transfer_to is not None
+        self.hand_over.begin(decision.transfer_to, "asked to by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
         """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
@@ -509,6 +561,8 @@ class ControllerService:
                 self.snapshots.tick(now, lambda: self._committed.image)
             except FatalError as error:
                 self.failed(error)
+        if self.space.due(now) and not self._closed:
+            self._look_at_space(now)
         leadership = self.leadership
         if self._closed or leadership is None:
             return
@@ -523,6 +577,29 @@ class ControllerService:
             active.sessions.extend_all(gap_s)
         elif active.next_deadline() <= now:
             self._schedule_turn()
+
+    def _look_at_space(self, now: float) -> None:
+        try:
+            free_bytes = self._store.free_bytes()
+        except FatalError as error:
+            self.failed(error)
+            return
+        space = self.space
+        if space.measured(free_bytes):
+            log.warning(
+                "disk below the free-space reserve" if space.low else "disk has space again", free_bytes=free_bytes
+            )
+            self.replica.space_changed(low=space.low)
+        if self.leadership is None:
+            space.verdict = FINE
+            return
+        before = space.verdict.refusal
+        verdict = space.judge(self.replica.describe(now), self.quorum.node_id, now)
+        if verdict.refusal != before:
+            log.error("writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal)
+            self._schedule_turn()
+        if verdict.hand_over_to >= 0 and self.leadership.active is not None:
+            self.hand_over.begin(verdict.hand_over_to, "the disk is below its free-space reserve")
 
     def _expire(self, leadership: Leadership, now: float) -> None:
         for parked, is_committed in leadership.parking.expired(now):

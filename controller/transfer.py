@@ -1,0 +1,77 @@
+"""Handing the leadership over: to whom, and when it may be let go, so that nothing that was accepted is lost or left unknown.
+
+The active controller stops deciding; what waits, waits on. Once all it has proposed is committed, and answered, and the target has
+all of it durable too, it resigns with the target as the first to campaign (Raft thesis 3.10). Not in time: it leads on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.decision import Decision, refuse
+from raftlog.errors import ErrorCode
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+LIVE_WITHIN_MS = 1_500
+"""A voter that has fetched so lately counts as alive."""
+TRANSFER_TIMEOUT_S = 1.0
+"""How long writes may stand still for a transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer under way. ``deadline``: seconds of the loop's clock."""
+
+    target_id: int
+    reason: str
+    deadline: float
+
+    def may_resign(self, seen: QuorumDescription) -> bool:
+        """Whether all that was proposed is committed, and durable at the target."""
+        end = seen.log_end_offset
+        target = next((one for one in seen.voters if one.node_id == self.target_id), None)
+        return target is not None and seen.high_watermark >= end and target.log_end_offset >= end
+
+    def why_not(self, seen: QuorumDescription) -> str:
+        """What it still waits for, for people."""
+        target = next((one for one in seen.voters if one.node_id == self.target_id), None)
+        if target is None:
+            return f"node {self.target_id} is no voter any more"
+        return (
+            f"node {self.target_id} has the log up to {target.log_end_offset} of {seen.log_end_offset},"
+            f" {max(0, seen.high_watermark)} is committed"
+        )
+
+
+def decide_transfer(seen: QuorumDescription | None, node_id: int, request: rpc.TransferLeadershipRequest) -> Decision:
+    """TransferLeadership: whether there is somebody to hand over to. The shell does it, and answers when it is done."""
+    target_id = request.target_id
+    if seen is None:
+        raise refuse(ErrorCode.UNSUPPORTED_VERSION, "this controller does not know the other voters")
+    if target_id == node_id:
+        return Decision([], rpc.TransferLeadershipResponse(target_id=node_id))
+    if target_id < 0:
+        target_id = best_successor(seen, node_id)
+        if target_id < 0:
+            raise refuse(ErrorCode.REQUEST_TIMED_OUT, "no other voter is alive", "target_id")
+        return Decision([], rpc.TransferLeadershipResponse(target_id=target_id), transfer_to=target_id)
+    target = next((one for one in seen.voters if one.node_id == target_id), None)
+    if target is None:
+        raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
+    if not _is_live(target):
+        raise refuse(
+            ErrorCode.REQUEST_TIMED_OUT, f"node {target_id} has not fetched from the leader lately", "target_id"
+        )
+    return Decision([], rpc.TransferLeadershipResponse(target_id=target_id), transfer_to=target_id)
+
+
+def best_successor(seen: QuorumDescription, node_id: int) -> int:
+    """The live voter that can take over soonest, one with disk space before one without; -1: none."""
+    others = [one for one in seen.voters if one.node_id != node_id and _is_live(one)]
+    best = min(others, key=lambda one: (one.low_on_space, -one.log_end_offset, one.node_id), default=None)
+    return -1 if best is None else best.node_id
+
+
+def _is_live(replica: ReplicaDescription) -> bool:
+    return 0 <= replica.last_fetch_age_ms <= LIVE_WITHIN_MS

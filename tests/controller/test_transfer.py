@@ -1,0 +1,72 @@
+"""To whom the leadership may go, and when it may be let go."""
+
+from __future__ import annotations
+
+import pytest
+from deciding import Cell
+
+from controller.transfer import LIVE_WITHIN_MS, Transfer, best_successor
+from raftlog.errors import ErrorCode
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def replica(node_id: int, end: int = 9, *, fetched: int = 10, low: bool = False) -> ReplicaDescription:
+    return ReplicaDescription(node_id, f"d{node_id}", end, fetched, fetched, 2, low)
+
+
+def quorum(*voters: ReplicaDescription, end: int = 9, high_watermark: int = 9) -> QuorumDescription:
+    return QuorumDescription("leader", 1, 1, 1, 0, end, end, high_watermark, 0, (replica(1, end), *voters), ())
+
+
+def ask(seen: QuorumDescription, target: int) -> object:
+    cell = Cell(0, quorum=lambda _: seen)
+    decision = cell.decide(rpc.TransferLeadershipRequest(target_id=target))
+    assert decision.records == []
+    if decision.error is not None:
+        return decision.error.code
+    return decision.transfer_to
+
+
+def test_whoever_is_most_complete_is_the_best_successor() -> None:
+    assert best_successor(quorum(replica(2, 8), replica(3, 9)), 1) == 3
+    assert best_successor(quorum(replica(2, 9), replica(3, 9)), 1) == 2
+    assert best_successor(quorum(replica(2, 9, fetched=LIVE_WITHIN_MS + 1), replica(3, 5)), 1) == 3
+    assert best_successor(quorum(replica(2, 9, fetched=-1)), 1) == -1
+    assert best_successor(quorum(), 1) == -1
+
+
+def test_a_full_disk_comes_last() -> None:
+    assert best_successor(quorum(replica(2, 9, low=True), replica(3, 5)), 1) == 3
+    assert best_successor(quorum(replica(2, 9, low=True)), 1) == 2
+
+
+def test_transfers_to_nobody_are_refused() -> None:
+    seen = quorum(replica(2), replica(3, fetched=-1))
+    assert ask(seen, 2) == 2
+    assert ask(seen, -1) == 2
+    assert ask(seen, 4) == ErrorCode.VOTER_NOT_FOUND
+    assert ask(seen, 3) == ErrorCode.REQUEST_TIMED_OUT
+    assert ask(quorum(), -1) == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_transfer_to_the_leader_is_done_already() -> None:
+    assert ask(quorum(replica(2)), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "committed", "target_end", "may"),
+    [(9, 9, 9, True), (9, 8, 9, False), (9, 9, 8, False), (9, -1, 9, False), (9, 9, -1, False)],
+)
+def test_all_is_committed_and_at_the_target_before_the_leader_lets_go(
+    end: int, committed: int, target_end: int, may: bool
+) -> None:
+    seen = quorum(replica(2, target_end), replica(3), end=end, high_watermark=committed)
+    transfer = Transfer(2, "", 0.0)
+    assert transfer.may_resign(seen) is may
+    assert "node 2 has the log up to" in transfer.why_not(seen)
+
+
+def test_a_target_that_was_removed_meanwhile_gets_nothing() -> None:
+    assert not Transfer(4, "", 0.0).may_resign(quorum(replica(2)))
+    assert "no voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))
