@@ -107,7 +107,6 @@ class Replica(PeerObserver):
         """Join the quorum; the log is recovered first if it was not before. Raises StorageError, CorruptLogError."""
         if not self._recovered:
             self.recover()
-        self._dial(self._config.voters)
         self._step(ev.Tick())
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
