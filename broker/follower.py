@@ -3,6 +3,9 @@
 An observer's conversation with the active controller. A reply's records are folded into the view before the next fetch
 leaves, at once, so that its ``applied_offset`` is what readers here can already see. While the view is full no fetch
 leaves; heartbeats go on telling LAO, which makes room.
+
+A log that begins above what is wanted is answered with a snapshot: it is fetched from the same controller, on a link of its own and
+while no fetch is outstanding, and becomes the view; then the log is followed from its end.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from broker.settings import FollowerSettings
 from broker.view import View
 from raftlog.client.finder import Finder
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
-from raftlog.errors import CorruptLogError, ErrorCode, FatalError
+from raftlog.client.snapshot_fetch import SnapshotFetch
+from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
+from raftlog.metadata.snapshot import SnapshotLoader
+from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -66,12 +72,14 @@ class MetadataFollower:
         self._dialled = ""
         self._link: Link | None = None
         self._fetching = False
+        self._snapshot: SnapshotFetch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
         self._patience_s = PATIENCE_MIN_S
         self._closed = False
         self.controller_id = -1
+        self.snapshots_installed = 0
 
     def start(self) -> None:
         """Begin to follow."""
@@ -88,7 +96,7 @@ class MetadataFollower:
 
     def resume(self) -> None:
         """Fetch again if that was held back and the view has room."""
-        if self._link is not None and not self._fetching and self._timer is None:
+        if self._link is not None and not self._fetching and self._timer is None and self._snapshot is None:
             self._fetch()
 
     # --- the link -----------------------------------------------------------------------------------------------------
@@ -126,6 +134,7 @@ class MetadataFollower:
             self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
 
     def _hang_up(self) -> None:
+        self._stop_snapshot()
         self._link, dialer, self._dialer = None, self._dialer, None
         if dialer is not None:
             dialer.close()
@@ -210,9 +219,67 @@ class MetadataFollower:
         self.controller_id = reply.leader_id
         self._finder.reached()
         self._patience_s = PATIENCE_MIN_S
-        # Before readers are served: others wait for what this fetch acknowledges.
+        if reply.HasField("snapshot_id"):
+            self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
+        else:
+            # Before readers are served: others wait for what this fetch acknowledges.
+            self._fetch()
+        self._events.moved()
+
+    # --- beginning with a snapshot ------------------------------------------------------------------------------------
+
+    def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id.end_offset - 1 <= self._view.applied:
+            self._elsewhere(f"its snapshot ends at {snapshot_id.end_offset}, no further than what is applied here")
+            return
+        log.info("beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset)
+        loader = SnapshotLoader()
+        self._snapshot = SnapshotFetch(
+            self._transport,
+            self._dialled,
+            snapshot_id,
+            cluster_id=self._cluster_id,
+            sink=loader.feed,
+            done=lambda error: self._snapshot_fetched(snapshot_id, loader, error),
+            timeout_s=self._settings.answer_margin_ms / 1000,
+        )
+
+    def _snapshot_fetched(self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None) -> None:
+        self._snapshot = None
+        view = self._view
+        try:
+            if error is not None:
+                raise error
+            image = loader.finish()
+            header = loader.header
+            assert header is not None
+            if (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
+                raise CorruptLogError("its snapshot is another one than it says")
+            # One made before a recovery is of an older generation than the log.
+            if header.cluster_id != self._cluster_id or header.generation > view.generation:
+                raise CorruptLogError(
+                    f"its snapshot is of cluster {header.cluster_id!r}, generation {header.generation}"
+                )
+        except FatalError as failure:
+            if isinstance(failure, CorruptLogError):
+                log.warning("a fetched snapshot is not sound: dropped", controller=self._dialled, error=str(failure))
+                self._elsewhere("its snapshot is not sound")
+            else:
+                self._stop_following(failure)
+            return
+        except RaftlogError as failure:
+            self._elsewhere(str(failure))
+            return
+        view.install(image)
+        self.snapshots_installed += 1
+        log.info("snapshot applied", offset=view.applied)
         self._fetch()
         self._events.moved()
+
+    def _stop_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
 
     def _refused(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         code = reply.error.error_code

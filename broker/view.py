@@ -162,6 +162,23 @@ class View:
         self._adopt()
         self._shrink()
 
+    def install(self, image: Image) -> bool:
+        """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it is not newer than the tip.
+
+        What lies between cannot be shown any more: repeatable reads wait until LAO has come up to it. The epoch that unfenced
+        this broker, if it is unfenced there, is not known; it is not above the image's.
+        """
+        if image.offset <= self._tip.offset:
+            return False
+        self._tip = self._oldest = image
+        self._builder = ImageBuilder(image)
+        self._chunks, self._between, self._bytes = [], [], 0
+        self.high_watermark = max(self.high_watermark, image.offset + 1)
+        self._unfenced_epoch = None
+        self._note_membership(image.epoch)
+        self._adopt()
+        return True
+
     def _decode(self, chunk: bytes, high_watermark: int) -> list[tuple[batch.BatchHeader, list[Record]]]:
         """All of a chunk, checked before any of it is folded."""
         following = self._tip.offset + 1

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_WAIT_MS = 5_000
 MAX_BYTES = 8 << 20
@@ -47,6 +49,14 @@ class LogSource(Protocol):
     @property
     def lowest_acknowledged_offset(self) -> int:
         """Inclusive; -1 unknown."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset there is."""
+
+    @property
+    def newest_snapshot(self) -> SnapshotId | None:
+        """Which snapshot to begin with; there is one if the log begins above 0."""
 
     def now(self) -> float:
         """Seconds of the monotonic clock."""
@@ -148,6 +158,9 @@ class Observers:
         fetch, source = session.fetch, self._source
         assert fetch is not None
         end, lao, epoch = source.committed_end, source.lowest_acknowledged_offset, source.controller_epoch
+        if fetch.fetch_offset < source.log_start_offset:
+            self._send_to_snapshot(session)
+            return
         has_data = end > fetch.fetch_offset
         news = end > fetch.high_watermark or lao != session.told_lao or epoch != session.told_epoch
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
@@ -167,10 +180,33 @@ class Observers:
                 generation=source.generation,
                 high_watermark=end,
                 lowest_acknowledged_offset=lao,
+                log_start_offset=source.log_start_offset,
                 records=records,
                 cluster_id=source.cluster_id,
             )
         session.fetch, session.told_lao, session.told_epoch = None, lao, epoch
+        self._send(session, response)
+
+    def _send_to_snapshot(self, session: Session) -> None:
+        """What is wanted lies below the log start: the observer has to begin with a snapshot."""
+        source = self._source
+        snapshot_id = source.newest_snapshot
+        assert snapshot_id is not None, "a log that begins above 0 without a snapshot"
+        session.fetch, session.told_lao, session.told_epoch = (
+            None,
+            source.lowest_acknowledged_offset,
+            source.controller_epoch,
+        )
+        response = pb.MetadataFetchResponse(
+            leader_id=source.leader_id,
+            controller_epoch=source.controller_epoch,
+            generation=source.generation,
+            high_watermark=source.committed_end,
+            lowest_acknowledged_offset=source.lowest_acknowledged_offset,
+            log_start_offset=source.log_start_offset,
+            cluster_id=source.cluster_id,
+            snapshot_id=quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch),
+        )
         self._send(session, response)
 
     def _send_error(self, session: Session, error: ApiError) -> None:

@@ -185,6 +185,16 @@ class ControllerService:
         """What decides, while this node is the active controller and has finished claiming."""
         return self.leadership.active if self.leadership is not None else None
 
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset in this node's log."""
+        return self.replica.log_start_offset
+
+    @property
+    def newest_snapshot(self) -> SnapshotId | None:
+        """Of this node's."""
+        return self.replica.snapshots[-1] if self.replica.snapshots else None
+
     def now(self) -> float:
         """Seconds of the loop's clock."""
         return self._loop.time()

@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from raftlog import batch
 from raftlog.client.finder import Finder
+from raftlog.client.snapshot_fetch import fetch_snapshot
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 OBSERVER_ID = -1
 CHUNK_MAX_BYTES = 4 << 20
+SNAPSHOT_PIECE_BYTES = 1 << 20
 LINK_TIMEOUT_S = 1.0
 """A controller that gives no link in this time is passed over for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """Which log it is, and how far it is committed when asked: ``high_watermark`` is exclusive."""
+    """Which log it is, and how far it is committed when asked: ``high_watermark`` is exclusive.
+
+    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: of the node that said all this.
+    """
 
     cluster_id: str
     generation: int
     high_watermark: int
     log_start_offset: int
+    snapshot_id: SnapshotId | None = None
+    address: str = ""
+
+
+class BelowLogStartError(ApiError):
+    """The log was dropped below ``log_start_offset``: what was asked for is only there as part of the state, in ``snapshot_id``."""
+
+    def __init__(self, offset: int, log_start_offset: int, snapshot_id: SnapshotId) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the log begins at offset {log_start_offset}: {offset} lies before that, and was dropped after a snapshot",
+            field="fetch_offset",
+        )
+        self.log_start_offset, self.snapshot_id = log_start_offset, snapshot_id
 
 
 class LogReader:
@@ -57,21 +77,32 @@ class LogReader:
         """What the active controller says of its log now. Raises ApiError: REQUEST_TIMED_OUT if none answers in time."""
         # High watermark -1: it knows better in any case, so that it answers at once.
         response = await self._fetch(0, 1, max_wait_ms=0)
-        return LogInfo(response.cluster_id, response.generation, response.high_watermark, response.log_start_offset)
+        return LogInfo(
+            response.cluster_id,
+            response.generation,
+            response.high_watermark,
+            response.log_start_offset,
+            _snapshot_of(response),
+            self._finder.target,
+        )
 
     async def read(self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0) -> bytes:
         """Whole committed batches from the one that begins at ``offset``, verified; empty if none comes within ``max_wait_ms``.
 
-        Raises ApiError, and CorruptLogError naming the offset.
+        Raises BelowLogStartError, other ApiErrors, and CorruptLogError naming the offset.
         """
-        chunk = (await self._fetch(offset, max_bytes, max_wait_ms=max_wait_ms)).records
+        response = await self._fetch(offset, max_bytes, max_wait_ms=max_wait_ms)
+        snapshot_id = _snapshot_of(response)
+        if snapshot_id is not None:
+            raise BelowLogStartError(offset, response.log_start_offset, snapshot_id)
+        chunk = response.records
         batch.scan(chunk, expect_offset=offset)
         return chunk
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
         """Committed chunks from ``offset``, a batch boundary, until one reaches ``until`` (exclusive); waits for what is to come.
 
-        The last chunk may hold batches beyond ``until``. Raises ApiError, and CorruptLogError naming the offset.
+        The last chunk may hold batches beyond ``until``. Raises as ``read`` does.
         """
         while offset < until:
             chunk = await self.read(offset, max_wait_ms=int(self._timeout_s * 500))
@@ -79,6 +110,17 @@ class LogReader:
                 yield chunk
                 *_, last = batch.headers(chunk, verify=False)
                 offset = last.end_offset
+
+    async def snapshot(self, snapshot_id: SnapshotId, sink: Callable[[bytes], None]) -> None:
+        """Fetch a snapshot that the log begins with, from the node that named it, piece by piece into ``sink``.
+
+        Raises ApiError (SNAPSHOT_NOT_FOUND: it has a newer one by now), and what ``sink`` raises.
+        """
+        address = self._finder.target
+        await fetch_snapshot(
+            self._transport, address, snapshot_id, sink, cluster_id=self._cluster_id, timeout_s=self._timeout_s,
+            piece_bytes=SNAPSHOT_PIECE_BYTES,
+        )  # fmt: skip
 
     def close(self) -> None:
         """End the connection. Idempotent."""
@@ -132,6 +174,12 @@ class LogReader:
         self.close()
         await asyncio.sleep(pause_s)
         return None
+
+
+def _snapshot_of(response: pb.MetadataFetchResponse) -> SnapshotId | None:
+    if not response.HasField("snapshot_id"):
+        return None
+    return SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
 
 
 class _Connection:

@@ -287,3 +287,78 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, object]], max_byt
         assert view.bytes_kept >= 0
         if max_bytes == BIG:
             assert not view.backpressure
+
+
+# --- beginning with a snapshot ----------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_becomes_the_view_and_the_log_goes_on_behind_it() -> None:
+    view, log, epoch = member()
+    at = [log.config(str(n)) and log.last for n in range(6)]
+    assert view.install(log.image(at[3]))
+    assert (view.applied, value(view.tip), view.bytes_kept) == (at[3], "3", 0)
+    assert view.registration is not None
+    assert view.registration.epoch == epoch
+    apply(view, log)
+    assert (view.applied, value(view.tip)) == (at[5], "5")
+    assert view.tip.state_hash == log.image(at[5]).state_hash
+    assert view.hear(1, at[4], log.end)
+    assert value(view.repeatable) == "4"
+
+
+@pytest.mark.parametrize("back", [0, 1, 3])
+def test_a_snapshot_at_or_below_what_is_applied_is_refused(back: int) -> None:
+    view, log, _ = member()
+    for n in range(5):
+        log.config(str(n))
+    apply(view, log)
+    view.hear(1, view.applied, log.end)
+    before = (view.tip, view.told, view.repeatable, view.bytes_kept)
+    assert not view.install(log.image(view.applied - back))
+    assert (view.tip, view.told, view.repeatable, view.bytes_kept) == before
+
+
+def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> None:
+    view, log, _ = member()
+    at = [log.config(str(n)) and log.last for n in range(6)]
+    apply(view, log, until=at[1] + 1)
+    view.hear(1, at[1], log.end)
+    assert (view.told, value(view.repeatable)) == (at[1], "1")
+    assert view.install(log.image(at[4]))
+    assert view.told == at[1]
+    assert view.repeatable is None, "the image at LAO is gone, and a newer one is not what was acknowledged"
+    view.hear(1, at[2], log.end)
+    assert (view.told, view.repeatable) == (at[2], None)
+    view.hear(1, at[1], log.end)
+    assert view.told == at[2]
+    view.hear(1, at[4], log.end)
+    assert (view.told, value(view.repeatable)) == (at[4], "4")
+
+
+def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
+    view, log, _ = member()
+    at = [log.config(str(n)) and log.last for n in range(4)]
+    view.hear(1, at[3], log.end)
+    assert view.ahead
+    assert view.install(log.image(at[3]))
+    assert (view.ahead, view.told, value(view.repeatable)) == (False, at[3], "3")
+
+
+def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:
+    """Which epoch unfenced the broker is not known: it may be as late as the snapshot's."""
+    view, log, _ = member()
+    log.epoch = 5
+    log.leader()
+    view.hear(4, log.last, log.end)
+    assert view.install(log.image(log.last))
+    assert view.repeatable is None
+    view.hear(5, log.last, log.end)
+    assert view.repeatable is view.tip
+
+
+def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> None:
+    view, log, epoch = member()
+    log.fence(ME, epoch)
+    view.install(log.image(log.last))
+    view.hear(1, log.last, log.end)
+    assert view.repeatable is None

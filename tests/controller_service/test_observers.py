@@ -7,6 +7,7 @@ import pytest
 
 from controller.observers import Observers
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.storage.api import SnapshotId
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -32,6 +33,8 @@ class FakeSource:
     lowest_acknowledged_offset: int = 5
     time: float = 0.0
     refusal: ApiError | None = None
+    log_start_offset: int = 0
+    newest_snapshot: SnapshotId | None = None
     reports: list[int] = field(default_factory=list)
     reads: int = 0
 
@@ -167,3 +170,15 @@ def test_a_link_that_closed_gets_nothing(world) -> None:
     source.committed_end = 20
     observers.release()
     assert link.sent == []
+
+
+def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world) -> None:
+    source, observers, link = world
+    source.log_start_offset, source.newest_snapshot, source.reads = 6, SnapshotId(8, 3), 0
+    observers.received(link, [fetch(5)])
+    [answer] = link.sent
+    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch, answer.log_start_offset) == (8, 3, 6)
+    assert (answer.records, answer.high_watermark, answer.HasField("error"), source.reads) == (b"", 10, False, 0)
+    observers.received(link, [fetch(6)])
+    assert (link.sent[-1].records, link.sent[-1].log_start_offset) == (b"6..10", 6)
+    assert not link.sent[-1].HasField("snapshot_id")
