@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import signal
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import structlog
 
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
+from controller.space import effective_reserve_bytes
 from controller.status import describe_quorum, known_brokers, ready, status
 from controller.unary_reply import answer
 from raftlog.config.node import NodeConfig
@@ -20,6 +22,7 @@ from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_controller_metrics, add_quorum_metrics
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.configured import transport_of
@@ -61,6 +64,7 @@ async def run_controller(config: NodeConfig) -> int:
         failure.append(error)
         stop.set()
 
+    bootstrap = read_bootstrap(config.directory)
     store = open_store(
         config.directory,
         expect_cluster_id=config.cluster_id,
@@ -71,8 +75,11 @@ async def run_controller(config: NodeConfig) -> int:
     http: HttpServer | None = None
     try:
         service = ControllerService(
-            settings_of(config),
-            config.quorum_config(store.identity.directory_id),
+            replace(
+                settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
+                metadata_log_free_space_reserve_bytes=_reserve_bytes(config, store),
+            ),
+            config.quorum_config(store.identity.directory_id, bootstrap.voters),
             store,
             transport,
             rng=random.Random(),
@@ -109,6 +116,15 @@ async def run_controller(config: NodeConfig) -> int:
         return EXIT_FAILED
     log.info("controller stopped", node=config.node_id)
     return 0
+
+
+def _reserve_bytes(config: NodeConfig, store: object) -> int:
+    """What is to stay free of the disk."""
+    assert config.controller is not None
+    if not hasattr(store, "free_bytes"):
+        return 0
+    disk_bytes = shutil.disk_usage(config.directory).total
+    return effective_reserve_bytes(config.controller.metadata_log_free_space_reserve_bytes, disk_bytes)
 
 
 async def _hand_over(service: ControllerService) -> None:

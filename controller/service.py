@@ -23,6 +23,7 @@ from controller.decision import Decision
 from controller.hand_over import HandOver
 from controller.image_loader import CommittedImage
 from controller.intake import Intake, Waiting
+from controller.joining import Joining
 from controller.leadership import Leadership
 from controller.observers import Observers
 from controller.parking import Parked
@@ -98,6 +99,7 @@ class ControllerService:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._observers = Observers(self)
         self.hand_over = HandOver(self)
+        self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
         self._store = store
         self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
         self._closed = False
@@ -141,6 +143,7 @@ class ControllerService:
             if handle is not None:
                 handle.cancel()
         self.hand_over.close()
+        self._joining.close()
         self.replica.close()
 
     # --- what others may know -----------------------------------------------------------------------------------------
@@ -571,6 +574,8 @@ class ControllerService:
                 self.snapshots.tick(now, lambda: self._committed.image)
             except FatalError as error:
                 self.failed(error)
+        if not self._closed:
+            self._joining.tick(now)
         if self.space.due(now) and not self._closed:
             self._look_at_space(now)
         leadership = self.leadership

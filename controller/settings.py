@@ -43,5 +43,7 @@ class ControllerSettings:
     """When log and snapshots take more, the oldest snapshot goes, and the log up to the end of the next one."""
     metadata_max_retention_ms: int = 7 * 24 * 3_600_000
     """When the oldest snapshot is older, it goes likewise."""
+    controller_quorum_auto_join_enable: bool = False
+    """An observer that is caught up asks to become a voter."""
     metadata_log_free_space_reserve_bytes: int = 0
     """Below so many free bytes of the log's file system a node does not lead, if another can. 0: not watched."""

@@ -26,6 +26,11 @@ class ControllerConfig:
     """What only a controller reads. Times in milliseconds."""
 
     voters: tuple[Voter, ...]
+    bootstrap_servers: tuple[str, ...]
+    """Whom to ask who leads, this node itself not among them."""
+    advertised: str
+    """host:port, where the other nodes reach this one."""
+    controller_quorum_auto_join_enable: bool
     election_timeout_ms: int
     election_jitter_max_ms: int
     election_backoff_max_ms: int
@@ -49,6 +54,7 @@ class ControllerConfig:
     metadata_max_retention_bytes: int
     metadata_max_retention_ms: int
     request_timeout_ms: int
+    metadata_log_free_space_reserve_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,11 @@ class NodeConfig:
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
-    def quorum_config(self, directory_id: str) -> QuorumConfig:
-        """What the quorum needs to know; ``directory_id`` is that of the formatted directory. Controllers only."""
+    def quorum_config(self, directory_id: str, voters: tuple[Voter, ...] | None = None) -> QuorumConfig:
+        """What the quorum needs to know; ``directory_id`` is that of the formatted directory. Controllers only.
+
+        ``voters``: the set to begin with, as formatted; None: the configured one.
+        """
         if self.controller is None:
             raise ValueError("only a controller takes part in the quorum")
         own = self.controller
@@ -92,7 +101,7 @@ class NodeConfig:
             cluster_id=self.cluster_id,
             node_id=self.node_id,
             directory_id=directory_id,
-            voters=own.voters,
+            voters=own.voters if voters is None else voters,
             election_timeout_ms=own.election_timeout_ms,
             election_jitter_max_ms=own.election_jitter_max_ms,
             fetch_timeout_ms=own.fetch_timeout_ms,
@@ -100,6 +109,8 @@ class NodeConfig:
             fetch_max_wait_ms=own.fetch_max_wait_ms,
             fetch_max_bytes=own.fetch_max_bytes,
             request_timeout_ms=own.quorum_request_timeout_ms,
+            bootstrap_servers=own.bootstrap_servers,
+            endpoint=own.advertised,
         )
 
     def items(self) -> Iterator[tuple[str, object]]:
@@ -128,7 +139,7 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
         max_message_bytes=settings.socket_request_max_bytes,
         log_level=settings.log_level,
         log_format=settings.log_format,
-        controller=_controller(settings) if role == "controller" else None,
+        controller=_controller(settings, own, listener) if role == "controller" else None,
         broker=_broker(settings, listener) if role == "broker" else None,
     )
 
@@ -149,9 +160,17 @@ def _tls(settings: Settings, base: Path) -> TlsFiles | None:
     )
 
 
-def _controller(settings: Settings) -> ControllerConfig:
+def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> ControllerConfig:
+    if settings.advertised_listeners:
+        advertised = settings.advertised_listeners[0].address
+    else:
+        advertised = listener.address if own is None else own.endpoint
+    asked = (endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers)
     return ControllerConfig(
         voters=settings.controller_quorum_voters,
+        bootstrap_servers=tuple(address for address in asked if address != advertised),
+        advertised=advertised,
+        controller_quorum_auto_join_enable=settings.controller_quorum_auto_join_enable,
         election_timeout_ms=settings.controller_quorum_election_timeout_ms,
         election_jitter_max_ms=settings.controller_quorum_election_jitter_max_ms,
         election_backoff_max_ms=settings.controller_quorum_election_backoff_max_ms,
@@ -175,6 +194,7 @@ def _controller(settings: Settings) -> ControllerConfig:
         metadata_max_retention_bytes=settings.metadata_max_retention_bytes,
         metadata_max_retention_ms=settings.metadata_max_retention_ms,
         request_timeout_ms=settings.request_timeout_ms,
+        metadata_log_free_space_reserve_bytes=settings.metadata_log_free_space_reserve_bytes,
     )
 
 

@@ -64,8 +64,12 @@ def _directory(settings: Settings) -> str | None:
 
 
 def _voters_given(settings: Settings) -> str | None:
-    if is_controller(settings) and not settings.controller_quorum_voters:
-        return 'required for a controller, for instance ["1@127.0.0.1:9093"]'
+    if (
+        is_controller(settings)
+        and not settings.controller_quorum_voters
+        and not settings.controller_quorum_bootstrap_servers
+    ):
+        return 'required for a controller, for instance ["1@127.0.0.1:9093"], or controller.quorum.bootstrap.servers'
     if (
         is_broker(settings)
         and not settings.controller_quorum_voters
@@ -105,6 +109,12 @@ def _listeners(settings: Settings) -> str | None:
         return f"exactly one listener, not {len(settings.listeners)}"
     if not settings.listeners and is_broker(settings):
         return 'required for a broker, for instance ["127.0.0.1:9092"]'
+    if (
+        not settings.listeners
+        and settings.controller_quorum_bootstrap_servers
+        and not settings.controller_quorum_voters
+    ):
+        return 'required for a controller that is not in controller.quorum.voters, for instance ["127.0.0.1:9093"]'
     return None
 
 
@@ -114,6 +124,9 @@ def _advertised(settings: Settings) -> str | None:
     told: tuple[Endpoint, ...] = settings.advertised_listeners or settings.listeners
     if is_broker(settings) and told and told[0].host in WILDCARD_HOSTS:
         return f"needed, with a real host: clients cannot connect to {told[0].address}"
+    named = settings.advertised_listeners or (not settings.controller_quorum_voters and settings.listeners)
+    if is_controller(settings) and named and (named[0].host in WILDCARD_HOSTS or not named[0].port):
+        return f"needed, with a real host and port: other nodes cannot connect to {named[0].address}"
     return None
 
 
@@ -173,8 +186,8 @@ RULES: tuple[Rule, ...] = (
     Rule(("controller_quorum_voters",), _voters_differ),
     Rule(("node_id", "controller_quorum_voters", "process_roles"), _node_among_voters),
     Rule(("controller_quorum_bootstrap_servers",), _bootstrap),
-    Rule(("listeners", "process_roles"), _listeners),
-    Rule(("advertised_listeners", "listeners", "process_roles"), _advertised),
+    Rule(("listeners", "controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _listeners),
+    Rule(("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"), _advertised),
     Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),

@@ -59,18 +59,21 @@ class Settings(BaseModel):
         " default is its own address in controller.quorum.voters.",
     )  # fmt: skip
     advertised_listeners: Endpoints = _key(
-        (), "The address that others are told; default: listeners. Needed behind NAT, or when listening on 0.0.0.0.",
-        roles=BROKER,
+        (), "The address that others are told; default: listeners, for a controller its own address in"
+        " controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
     )  # fmt: skip
     controller_quorum_voters: Voters = _key(
-        (), 'The voters, ["1@host:port", ...], the same on every controller. An odd number: three survive the loss of one,'
-        " five of two.",
+        (), 'The voters to begin with, ["1@host:port", ...], the same on every controller. An odd number: three survive the'
+        " loss of one, five of two. Empty if `storage format` names them. Once the log names voters, those count.",
     )  # fmt: skip
     controller_quorum_bootstrap_servers: Endpoints = _key(
-        (),
-        "Controllers to ask first who leads, [host:port, ...]; default: those of controller.quorum.voters.",
-        roles=BROKER,
-    )
+        (), "Controllers to ask first who leads, [host:port, ...]; default: those of controller.quorum.voters. A controller"
+        " that joins a running quorum needs it.",
+    )  # fmt: skip
+    controller_quorum_auto_join_enable: bool = _key(
+        False, "A controller that is no voter becomes one by itself as soon as it is caught up; on a new disk it takes the"
+        " place of the voter it was before (KIP-853).", roles=CONTROLLER,
+    )  # fmt: skip
     http_listener: Endpoints = _key(
         (), "Where /metrics, /livez and /readyz are served, host:port; empty: nowhere. Port 0 takes a free one."
     )
@@ -150,6 +153,12 @@ class Settings(BaseModel):
     max_clients: Positive = _key(
         1000, "Exactly-once clients open at a time; above it the one that is idle for longest is closed. Each may keep the"
         " results of 256 writes in memory.", roles=CONTROLLER,
+    )  # fmt: skip
+
+    metadata_log_free_space_reserve_bytes: NonNegative = _key(
+        256 << 20, "A controller whose log's file system has less than this free, but at most a twentieth of it, does not lead if"
+        " another can. While no majority of the voters has it, writes are refused. 0: the disk is not watched.",
+        unit="bytes", roles=CONTROLLER,
     )  # fmt: skip
 
     # --- snapshots ----------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class QuorumConfig:
     request_timeout_ms: int = 1000
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""
+    endpoint: str = ""
+    """host:port, where the other nodes reach this one; empty: as the voter set has it."""
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
 

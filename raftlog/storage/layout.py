@@ -4,6 +4,7 @@
 
     meta.json           who the directory belongs to; its presence says that the directory is formatted
     quorum-state.json   the vote
+    bootstrap.json      how the quorum begins, if formatting said so
     log-state.json      how the log was left: see LogState
     lock                flock'ed by the process that uses the directory, and holding its pid
     log/                RocksDB

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, VoteState
+from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import TEMPORARY_SUFFIX, convert, fsync_directory, read_content, stage_checked
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
 from raftlog.storage.rocks_adapter import RocksLog
@@ -14,6 +15,7 @@ from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
 
 META_FILE = "meta.json"
 _KIND = "meta"
+NO_BOOTSTRAP = Bootstrap()
 
 
 def read_identity(directory: Path) -> NodeIdentity:
@@ -37,12 +39,18 @@ def read_identity(directory: Path) -> NodeIdentity:
         raise ConfigError(str(error)) from error
 
 
-def format_storage(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool = False) -> NodeIdentity:
+def format_storage(
+    directory: Path,
+    identity: NodeIdentity,
+    *,
+    ignore_formatted: bool = False,
+    bootstrap: Bootstrap = NO_BOOTSTRAP,
+) -> NodeIdentity:
     """Make ``directory`` (created if need be) the empty data directory of a node; return the identity in force.
 
     A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the
     same cluster and node. The identity is renamed into place last: until then the directory is not formatted, and formatting
-    can be run again. Raises StorageError.
+    can be run again. ``bootstrap``: how its quorum begins. Raises StorageError.
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
@@ -57,6 +65,8 @@ def format_storage(directory: Path, identity: NodeIdentity, *, ignore_formatted:
         fsync_directory(directory)
         RocksLog(directory / LOG_DIRECTORY, create=True).close()
         write_vote_file(directory, VoteState())
+        if bootstrap != NO_BOOTSTRAP:
+            write_bootstrap(directory, bootstrap)
         write_log_state(directory, LogState(clean=True, end_offset_at_least=0))
         staged.replace(directory / META_FILE)
         fsync_directory(directory)
@@ -82,9 +92,9 @@ def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_format
 def _clear_interrupted(directory: Path) -> None:
     """Remove what an interrupted formatting left, known by its staged identity; refuse data of which the identity is lost."""
     staged = directory / (META_FILE + TEMPORARY_SUFFIX)
-    left = [name for name in (LOG_DIRECTORY, VOTE_FILE, LOG_STATE_FILE) if (directory / name).exists()]
+    left = [name for name in (LOG_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE) if (directory / name).exists()]
     if left and not staged.exists():
         raise ConfigError(f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not touching it")
     shutil.rmtree(directory / LOG_DIRECTORY, ignore_errors=True)
-    for name in (VOTE_FILE, LOG_STATE_FILE):
+    for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):
         (directory / name).unlink(missing_ok=True)
