@@ -68,6 +68,7 @@ class ActiveController:
         rng: random.Random,
         now: float,
         quorum: Look | None = None,
+        generation: int = 0,
     ) -> None:
         self.node_id = node_id
         self.lao = lao
@@ -75,6 +76,7 @@ class ActiveController:
         self.settings = settings
         self.pending = pending
         self._cluster_id = cluster_id
+        self._generation = generation
         lag_watch = LagWatch(
             lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
             probation_s=settings.broker_metadata_lag_probation_ms / 1000,
@@ -136,7 +138,7 @@ class ActiveController:
                 raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
             client = request.client
             if client.sequence or client.client_id:
-                result = find_result(self.pending, client)
+                result = find_result(self.pending, client, self._generation)
                 if result is not None:
                     return Decision([], duplicate=result)
             return handler(getattr(request, kind), now)

@@ -28,14 +28,20 @@ CHECK_INTERVAL_S = 10.0
 CLOSED_BY_OWNER, IDLE, TOO_MANY = "closed by its owner", "idle for too long", "the longest idle of too many"
 
 
-def find_result(view: ImageView, identity: common_pb2.ClientIdentity) -> ClientResult | None:
+def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation: int) -> ClientResult | None:
     """What the write that ``identity`` names became; None: it was not executed, and may be.
 
-    Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER for a number that the client
-    said to be done, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
+    Raises UNSUPPORTED_VERSION, INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER for a
+    number that the client said to be done, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
     """
     _check_supported(view, "client")
     client: Client | None = view.clients.get(identity.client_id)
+    if identity.generation != generation:
+        raise refuse(
+            ErrorCode.INCONSISTENT_GENERATION,
+            f"client {identity.client_id} is of generation {identity.generation}, the log of {generation}",
+            "client.generation",
+        )
     sequence, asked_done = identity.sequence, identity.all_below_done
     if client is None:
         raise refuse(ErrorCode.UNKNOWN_PRODUCER_ID, f"client {identity.client_id} is not open", "client.client_id")

@@ -46,7 +46,13 @@ class Leadership:
         return len(self._images)
 
     def claim(
-        self, replica: Replica, quorum: QuorumConfig, settings: ControllerSettings, rng: random.Random, now: float
+        self,
+        replica: Replica,
+        quorum: QuorumConfig,
+        settings: ControllerSettings,
+        rng: random.Random,
+        now: float,
+        generation: int,
     ) -> bool:
         """Fold one slice of the log; at its end, become active. True when active."""
         end = replica.log_end_offset
@@ -68,6 +74,7 @@ class Leadership:
             rng=rng,
             now=now,
             quorum=replica.describe,
+            generation=generation,
         )
         return True
 

@@ -109,7 +109,7 @@ class Parking:
             if parked.done:
                 continue
             asked: Any = parked.acks
-            if parked.offset < self._high_watermark and parked.offset <= reached.get(asked, self._min_told):
+            if parked.offset <= reached.get(asked, self._min_told):
                 parked.response.write.reached = asked
                 self._finish(parked)
             else:

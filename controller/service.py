@@ -429,7 +429,7 @@ class ControllerService:
         self._schedule_turn()
 
     def _claim(self, leadership: Leadership) -> None:
-        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time()):
+        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self._generation):
             log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
         self._schedule_turn()

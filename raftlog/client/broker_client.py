@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
 from raftlog.client.requests import broker_request, controller_request
 from raftlog.client.router import Protocol, Refusal, Router
+from raftlog.client.session import Session
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
@@ -31,6 +32,7 @@ class BrokerClient:
         self, transport: Transport, endpoints: Sequence[str], *, rng: random.Random, cluster_id: str = ""
     ) -> None:
         self._cluster_id = cluster_id
+        self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
         protocol = Protocol(Conversation.BROKER, _refusal, _again, max_attempts=len(set(endpoints)))
         self._router = Router(transport, endpoints, protocol, rng=rng)
@@ -106,6 +108,20 @@ class BrokerClient:
         if result.HasField("write"):
             self.see(result.write.token)
         return result
+
+    def session(self, name: str = "") -> Session:
+        """Exactly-once writes of one client, whatever broker forwards them. ``name`` is for people. Reads show them from then on."""
+        return Session(self._attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)
+
+    async def _attempt(
+        self, request: controller_pb2.ControllerRequest, timeout_s: float
+    ) -> controller_pb2.ControllerResponse:
+        response = await self.send(broker_request(request, cluster_id=self._cluster_id), timeout_s)
+        if response.HasField("error"):
+            return controller_pb2.ControllerResponse(error=response.error)
+        if response.write.HasField("write"):
+            self.see(response.write.write.token)
+        return response.write
 
     def close(self) -> None:
         """End all calls and links. Idempotent."""

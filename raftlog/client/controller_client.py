@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from raftlog.client.requests import controller_request
 from raftlog.client.router import Protocol, Refusal, Router
+from raftlog.client.session import Session
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
@@ -23,13 +24,14 @@ class ControllerClient:
     """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and those they name.
 
     A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until the deadline. An unknown
-    outcome is never retried: it is reported. Must be made on the event loop.
+    outcome is never retried: it is reported; ``session`` has writes that are. Must be made on the event loop.
     """
 
     def __init__(
         self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random, cluster_id: str = ""
     ) -> None:
         self._cluster_id = cluster_id
+        self._rng = rng
         self._router = Router(
             transport, bootstrap, Protocol(Conversation.CONTROLLER, controller_refusal, controller_again), rng=rng
         )
@@ -71,6 +73,10 @@ class ControllerClient:
             client = common_pb2.ClientIdentity(principal=principal) if principal else None
             request = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
         return checked(await self.send(request, timeout_s))
+
+    def session(self, name: str = "") -> Session:
+        """Exactly-once writes of one client, retried across failovers. ``name`` is for people."""
+        return Session(self.send, name=name, rng=self._rng, cluster_id=self._cluster_id)
 
     def close(self) -> None:
         """End all calls and links. Idempotent."""

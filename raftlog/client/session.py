@@ -1,0 +1,228 @@
+"""Exactly-once writes: each is numbered, and sent again under its number until its outcome is known or the deadline has come.
+
+The active controller keeps what a numbered write became, across failovers, so that a second attempt is told and not executed.
+What must not be believed is a definite error of a write that was sent more than once: an earlier attempt, delayed on its way,
+may still arrive, find another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote nothing.
+An attempt that the one who got it has refused is at its end, and does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from google.protobuf.message import Message
+
+from raftlog.client.open_client import NumberedWrite, OpenClient
+from raftlog.client.requests import controller_request
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.dialing import Backoff
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+ATTEMPT_S = 2.0
+"""How long one attempt of a write with acks ``committed`` may take: whoever got it may have stopped to answer."""
+MAX_WAITING = 65_536
+_PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
+_TRANSIENT = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Errors that say nothing about the request itself: it is sent again."""
+
+Attempt = Callable[[controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]]
+"""Sends a request once, within so many seconds: the response, an error in it included, or ApiError. Never twice by itself,
+unless the first one was refused by the one who got it."""
+
+
+class Session:
+    """Writes that are executed exactly once, over a client of controllers or brokers: ``client.session()``.
+
+    The client's id is asked for with the first write, and anew when the cluster has closed it for being idle. At most ``WINDOW``
+    writes are in flight; more wait their turn.
+    """
+
+    def __init__(self, attempt: Attempt, *, name: str, rng: random.Random, cluster_id: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._attempt = attempt
+        self._name = name
+        self._rng = rng
+        self._cluster_id = cluster_id
+        self._client: OpenClient | None = None
+        self._opening = asyncio.Lock()
+        self._turns: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def client_id(self) -> int:
+        """As it writes now; 0: none is open."""
+        return self._client.id if self._client is not None else 0
+
+    async def write(
+        self,
+        body: Message,
+        *,
+        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
+        timeout_s: float = 10.0,
+        principal: str = "",
+    ) -> controller_pb2.ControllerResponse:
+        """Send one body of ControllerRequest and return the response.
+
+        With ``write.duplicate`` it has no body: the write stands at the token, the answer of the attempt that was executed is
+        lost. Raises ApiError; unless it says ``outcome_unknown`` the write was not executed and never will be.
+        """
+        deadline = self._loop.time() + timeout_s
+        request = controller_request(body, acks=acks, cluster_id=self._cluster_id)
+        request.client.principal = principal
+        pauses = Backoff(_PAUSES, self._rng)
+        while True:
+            client = await self._admit(deadline)
+            write = client.begin()
+            try:
+                return await self._until_known(request, write, deadline)
+            except ApiError as error:
+                if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
+                    raise
+                self._forget(client)
+                if error.outcome_unknown:
+                    raise
+                # The first attempt came to nothing, and its number is of no client: begin again as a new one.
+                await self._pause(pauses, deadline, error)
+            finally:
+                client.finish(write)
+                self._wake()
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Close the client in the cluster, where its results are forgotten. Raises ApiError if that may not have happened."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        request = controller_request(
+            controller_pb2.CloseClientRequest(client_id=client.id), cluster_id=self._cluster_id
+        )
+        try:
+            await self._until_known(request, None, self._loop.time() + timeout_s)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
+                raise
+
+    # --- one write ----------------------------------------------------------------------------------------------------
+
+    async def _until_known(
+        self, request: controller_pb2.ControllerRequest, write: NumberedWrite | None, deadline: float
+    ) -> controller_pb2.ControllerResponse:
+        """Send until there is an answer that is the outcome. Without a number only what may be done twice."""
+        pauses = Backoff(_PAUSES, self._rng)
+        on_the_way = 0
+        while True:
+            remaining_s = deadline - self._loop.time()
+            if write is not None:
+                write.number(request)
+            request.timeout_ms = max(1, int(self._attempt_s(request, remaining_s) * 1000))
+            copy = controller_pb2.ControllerRequest()
+            copy.CopyFrom(request)
+            try:
+                response = await self._attempt(copy, request.timeout_ms / 1000)
+                error = (
+                    error_from_wire(response.error, leader_id=response.leader_id)
+                    if response.HasField("error")
+                    else None
+                )
+            except ApiError as failed:
+                error = failed
+            if error is None:
+                if write is None or not on_the_way or response.HasField("write"):
+                    return response
+                _unknown(
+                    "an attempt wrote nothing, but an earlier one may yet be executed", ErrorCode.NETWORK_EXCEPTION
+                )
+            if error.outcome_unknown:
+                on_the_way += 1
+            elif error.code not in _TRANSIENT:
+                if on_the_way and write is not None:
+                    _unknown(
+                        f"{error.message}; an earlier attempt may have been executed, or be yet", error.code, error
+                    )
+                raise error
+            await self._pause(pauses, deadline, error, on_the_way)
+
+    def _attempt_s(self, request: controller_pb2.ControllerRequest, remaining_s: float) -> float:
+        # More than ``committed`` waits for brokers, which may take its time: then only a lost connection ends an attempt.
+        return min(ATTEMPT_S, remaining_s) if request.acks == common_pb2.ACKS_COMMITTED else remaining_s
+
+    async def _pause(self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0) -> None:
+        """Wait a little before the next attempt; at the deadline raise the error, as unknown if an attempt is on its way."""
+        pause_s = pauses.next_s()
+        if self._loop.time() + pause_s >= deadline:
+            raise ApiError(error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0)
+        await asyncio.sleep(pause_s)
+
+    # --- the client ---------------------------------------------------------------------------------------------------
+
+    async def _admit(self, deadline: float) -> OpenClient:
+        """An open client that has room for one more write."""
+        while True:
+            client = self._client or await self._open(deadline)
+            if client.room:
+                return client
+            if len(self._turns) >= MAX_WAITING:
+                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} writes wait for their turn")
+            turn = self._loop.create_future()
+            self._turns.append(turn)
+            try:
+                await self._in_time(turn, deadline, "too many writes were in flight; this one was not sent")
+            except BaseException:
+                self._wake()  # it may have been called up just now
+                raise
+
+    async def _open(self, deadline: float) -> OpenClient:
+        await self._in_time(self._opening.acquire(), deadline, "no client could be opened; nothing was written")
+        try:
+            if self._client is None:
+                # Twice if an answer is lost: the cluster closes a client that nobody uses.
+                request = controller_request(
+                    controller_pb2.OpenClientRequest(name=self._name), cluster_id=self._cluster_id
+                )
+                response = await self._until_known(request, None, deadline)
+                self._client = OpenClient(response.open_client.client_id, response.write.token.generation)
+            return self._client
+        except ApiError as error:
+            # Nothing of the write itself was sent.
+            raise ApiError(error.code, f"opening a client: {error.message}", field=error.field) from error
+        finally:
+            self._opening.release()
+
+    async def _in_time(self, awaitable: Awaitable[object], deadline: float, message: str) -> None:
+        try:
+            await asyncio.wait_for(awaitable, deadline - self._loop.time())
+        except TimeoutError:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+
+    def _forget(self, client: OpenClient) -> None:
+        """The cluster does not know this client: the next write opens another."""
+        if self._client is client:
+            self._client = None
+            self._wake()
+
+    def _wake(self) -> None:
+        """Call up as many of those who wait as there is room for: all that fit, as the oldest number may have been done."""
+        room = self._client.room if self._client is not None else len(self._turns)
+        while room > 0 and self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
+
+
+def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:
+    raise ApiError(code, message, field=cause.field if cause is not None else "", outcome_unknown=True) from cause

@@ -1,0 +1,303 @@
+"""Exactly-once writes against scripted servers: what is sent under which number, and which answers are believed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_world import Server, World, create, not_controller, refuses, silent, simulate
+
+from raftlog.client.session import ATTEMPT_S
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.clients import WINDOW
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+GENERATION = 3
+
+
+async def failure(awaitable: Any) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        await awaitable
+    return error.value
+
+
+def token(offset: int) -> common_pb2.WriteResult:
+    return common_pb2.WriteResult(token=common_pb2.MetadataToken(generation=GENERATION, epoch=1, offset=offset))
+
+
+class Controller:
+    """Opens clients, and answers writes by a script: one entry an attempt, the last one for ever."""
+
+    def __init__(self, *script: Callable[[Any], Any]) -> None:
+        self.script = list(script) or [executed]
+        self.opened = 0
+        self.writes: list[pb.ControllerRequest] = []
+        self.closed: list[int] = []
+
+    def __call__(self, request: pb.ControllerRequest) -> pb.ControllerResponse | None:
+        if request.HasField("open_client"):
+            self.opened += 1
+            client_id = 1000 * self.opened
+            return pb.ControllerResponse(open_client=pb.OpenClientResponse(client_id=client_id), write=token(client_id))
+        if request.HasField("close_client"):
+            self.closed.append(request.close_client.client_id)
+            return pb.ControllerResponse(close_client=pb.CloseClientResponse(), write=token(5))
+        self.writes.append(request)
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        return answer(request)
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        return [(request.client.client_id, request.client.sequence) for request in self.writes]
+
+
+def executed(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse(), write=token(40))
+
+
+def duplicate(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    response = pb.ControllerResponse(write=token(33))
+    response.write.duplicate = True
+    return response
+
+
+def wrote_nothing(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse())
+
+
+INVALID = refuses(ErrorCode.INVALID_TOPIC_EXCEPTION, field="topics[0].name")
+UNKNOWN_CLIENT = refuses(ErrorCode.UNKNOWN_PRODUCER_ID, field="client.client_id")
+LOST_LEADERSHIP = not_controller(unknown=True)
+
+
+def against(*script: Callable[[Any], Any]) -> Callable[[Callable[[Any, Any, World], Any]], None]:
+    """Run a test with a session at a controller of this script."""
+
+    def run(test: Callable[[Any, Any, World], Any]) -> None:
+        async def in_world(world: World) -> None:
+            controller = Controller(*script)
+            await world.controller("a", controller)
+            client = world.controller_client("a")
+            await test(client.session("me"), controller, world)
+            client.close()
+
+        simulate(in_world)
+
+    return run
+
+
+def test_the_client_is_opened_with_the_first_write_and_once_for_all() -> None:
+    @against()
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        assert session.client_id == 0
+        await asyncio.gather(*(session.write(create(), principal="alice") for _ in range(50)))
+        await session.write(create(), acks=common_pb2.ACKS_VISIBLE)
+        assert (controller.opened, session.client_id) == (1, 1000)
+        assert controller.numbers == [(1000, number) for number in range(1, 52)]
+        first, last = controller.writes[0].client, controller.writes[-1].client
+        assert (first.all_below_done, first.generation, first.principal) == (1, GENERATION, "alice")
+        assert last.all_below_done == 51
+        assert controller.writes[-1].acks == common_pb2.ACKS_VISIBLE
+        await session.close()
+        await session.close()
+        assert controller.closed == [1000]
+
+
+@pytest.mark.parametrize("lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)])
+def test_an_unknown_outcome_is_asked_again_under_the_same_number(lost: Callable[[Any], Any]) -> None:
+    @against(executed, lost, lost, duplicate)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        await session.write(create())
+        response = await session.write(create(), timeout_s=20)
+        assert response.write.duplicate
+        assert response.write.token.offset == 33
+        assert response.WhichOneof("body") is None
+        assert controller.numbers == [(1000, 1)] + [(1000, 2)] * 3
+        assert {request.client.all_below_done for request in controller.writes[1:]} == {2}
+
+
+def test_a_lost_connection_is_asked_again() -> None:
+    async def test(world: World) -> None:
+        server: Server
+
+        def hang_up(request: Any) -> None:
+            server.hang_up()
+
+        controller = Controller(hang_up, executed)
+        server = await world.controller("a", controller)
+        client = world.controller_client("a")
+        assert (await client.session().write(create())).write.token.offset == 40
+        assert controller.numbers == [(1000, 1)] * 2
+        client.close()
+
+    simulate(test)
+
+
+def test_an_error_of_a_write_sent_once_is_definite() -> None:
+    @against(INVALID, executed)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        error = await failure(session.write(create()))
+        assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
+        assert not error.outcome_unknown
+        await session.write(create())
+        assert controller.numbers == [(1000, 1), (1000, 2)]
+        assert controller.writes[1].client.all_below_done == 2
+
+
+def test_a_definite_error_of_a_retried_write_is_not_definite() -> None:
+    """[Attempt 1 is delayed on its way; attempt 2 is answered INVALID; the state changes; attempt 1 arrives and is executed.]"""
+
+    @against(silent, INVALID, executed)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        error = await failure(session.write(create()))
+        assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
+        assert error.outcome_unknown
+        assert controller.numbers == [(1000, 1)] * 2
+        await session.write(create())
+        assert controller.writes[-1].client.all_below_done == 2  # this closes the number
+
+
+def test_a_retried_write_that_wrote_nothing_is_not_done_either() -> None:
+    @against(silent, wrote_nothing)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        assert (await failure(session.write(create()))).outcome_unknown
+
+    @against(wrote_nothing)
+    async def once(session: Any, controller: Controller, world: World) -> None:
+        assert not (await session.write(create())).HasField("write")
+
+
+def test_an_attempt_that_was_refused_is_at_its_end_and_does_not_count() -> None:
+    @against(not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        error = await failure(session.write(create()))
+        assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert not error.outcome_unknown
+        assert controller.numbers == [(1000, 1)] * 4
+
+
+def test_an_unknown_client_is_opened_anew_if_the_write_was_sent_once() -> None:
+    @against(executed, UNKNOWN_CLIENT, executed)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        await session.write(create())
+        assert (await session.write(create())).write.token.offset == 40
+        assert controller.numbers == [(1000, 1), (1000, 2), (2000, 1)]
+        assert session.client_id == 2000
+
+
+def test_an_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
+    @against(silent, UNKNOWN_CLIENT, executed)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        error = await failure(session.write(create()))
+        assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+        assert error.outcome_unknown
+        assert controller.numbers == [(1000, 1)] * 2
+        await session.write(create())
+        assert controller.numbers[-1] == (2000, 1)
+
+
+def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:
+    @against(silent)
+    async def unanswered(session: Any, controller: Controller, world: World) -> None:
+        begun = world.loop.time()
+        error = await failure(session.write(create(), timeout_s=3 * ATTEMPT_S))
+        assert error.outcome_unknown
+        assert 1 < len(controller.writes) <= 4
+        assert world.loop.time() - begun <= 3 * ATTEMPT_S + 1
+
+    @against(not_controller())
+    async def refused(session: Any, controller: Controller, world: World) -> None:
+        error = await failure(session.write(create(), timeout_s=3))
+        assert error.code == ErrorCode.NOT_CONTROLLER
+        assert not error.outcome_unknown
+
+
+def test_a_cluster_without_clients_says_so() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", refuses(ErrorCode.UNSUPPORTED_VERSION))
+        client = world.controller_client("a")
+        error = await failure(client.session().write(create()))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.UNSUPPORTED_VERSION, False)
+        assert error.message == "opening a client: no"
+        client.close()
+
+    simulate(test)
+
+
+def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it() -> None:
+    async def test(world: World) -> None:
+        held: list[pb.ControllerRequest] = []
+        controller = Controller(held.append)
+        server = await world.controller("a", controller)
+        client = world.controller_client("a")
+        session = client.session()
+        writes = [
+            asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30))
+            for _ in range(WINDOW + 20)
+        ]
+        late = asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2))
+        await asyncio.sleep(1)
+        assert [request.client.sequence for request in held] == list(range(1, WINDOW + 1))
+
+        def release(request: pb.ControllerRequest) -> None:
+            response = executed(request)
+            response.correlation_id = request.correlation_id
+            server.links[0].send(response)
+
+        for request in held[1:11]:
+            release(request)
+        await asyncio.sleep(0.1)
+        assert len(held) == WINDOW
+        release(held[0])
+        await asyncio.sleep(0.1)
+        assert [request.client.sequence for request in held[WINDOW:]] == list(range(WINDOW + 1, WINDOW + 12))
+        assert held[-1].client.all_below_done == 12
+        error = await failure(late)
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        for request in held[11:]:
+            release(request)
+        await asyncio.sleep(0.1)
+        for request in held[WINDOW + 11 :]:
+            release(request)
+        await asyncio.gather(*writes)
+        assert len(held) == WINDOW + 20
+        client.close()
+
+    simulate(test)
+
+
+def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
+    @against(silent, executed)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        write = asyncio.ensure_future(session.write(create()))
+        await asyncio.sleep(0.5)
+        write.cancel()
+        await asyncio.sleep(0)
+        await session.write(create())
+        assert controller.writes[-1].client.all_below_done == 2
+
+
+def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_attempt() -> None:
+    async def test(world: World) -> None:
+        controller = Controller(executed, silent, duplicate)
+
+        def forward(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse | None:
+            response = controller(request.write)
+            return None if response is None else broker_pb2.BrokerResponse(write=response)
+
+        await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
+        await world.broker("b", forward)
+        client = world.broker_client("a", "b")
+        session = client.session()
+        await session.write(create())
+        assert client.token is not None
+        assert (client.token.generation, client.token.offset) == (GENERATION, 1000)
+        assert (await session.write(create())).write.duplicate
+        assert controller.numbers == [(1000, 1), (1000, 2), (1000, 2)]
+        client.close()
+
+    simulate(test)
