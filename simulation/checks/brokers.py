@@ -1,0 +1,109 @@
+"""Brokers (I15, I16).
+
+I15: what a broker shows is a prefix of the committed log, and only grows in one process's life. I16: a broker that the log has fenced
+does not act as an unfenced one.
+
+Whether a broker may answer repeatable reads is derived here from the committed log alone: the registration in force at the offset of
+its newest image must be unfenced, and the LAO it reads at must have been told by the controller that unfenced it or a later one. That
+its state is right at that offset is I10's affair (``states``).
+
+Would catch: a broker that serves on after it has seen its own fencing, one that believes an LAO told before its unfencing, an
+image that goes back at a change of controllers, a partition led by a fenced broker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.golden import NOT_REGISTERED, Standing
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one process has shown so far, of one generation."""
+
+    generation: int = -1
+    applied: int = -1
+    told: int = -1
+    controller_epoch: int = 0
+
+
+class Brokers(Checker):
+    """I15 and I16."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._seen: dict[str, _Seen] = {}
+        self.repeatable = 0
+        """How often a broker could answer repeatable reads when it was looked at."""
+        ledger.golden.listeners.append(self._committed)
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        self._seen[host.name] = _Seen()
+
+    @override
+    def broker_moved(self, host: BrokerView) -> None:
+        assert host.service is not None
+        view = host.service._view
+        seen = self._seen[host.name]
+        applied, told, epoch = view._tip.offset, view._told, view.controller_epoch
+        if view.generation != seen.generation:
+            if view.generation < seen.generation:
+                raise CheckFailedError(f"{host.name} goes back to generation {view.generation} of the log")
+            seen.generation, seen.applied, seen.told = view.generation, -1, -1
+        if applied < seen.applied or told < seen.told or epoch < seen.controller_epoch:
+            raise CheckFailedError(
+                f"I15: {host.name} goes back, from (applied, told, controller epoch)"
+                f" {(seen.applied, seen.told, seen.controller_epoch)} to {(applied, told, epoch)}"
+            )
+        seen.applied, seen.told, seen.controller_epoch = applied, told, epoch
+        if told > applied:
+            raise CheckFailedError(f"{host.name} has applied {applied} and says that it was told LAO {told}")
+        image = view.repeatable
+        if image is None:
+            return
+        self.repeatable += 1
+        if image.offset > told or image.offset not in self._golden.hashes:
+            raise CheckFailedError(f"I15: {host.name} shows {image.offset} as repeatable, it was told {told}")
+        standing = self._standing_at(host.id, applied)
+        if standing.fenced or view._told_epoch < standing.controller_epoch:
+            raise CheckFailedError(
+                f"I16: {host.name} serves repeatable reads at {image.offset} by LAO of epoch {view._told_epoch};"
+                f" at its newest offset {applied} its registration is {standing}"
+            )
+
+    def _standing_at(self, broker_id: int, offset: int) -> Standing:
+        history = self._golden.standings(broker_id)
+        index = len(history)
+        if index and history[-1].offset > offset:
+            index = bisect_right(history, offset, key=lambda standing: standing.offset)
+        if not index:
+            return NOT_REGISTERED
+        # Unfenced since when: later records of the same registration may have said so again.
+        standing = history[index - 1]
+        while not standing.fenced and index > 1:
+            before = history[index - 2]
+            if before.fenced or before.broker_epoch != standing.broker_epoch:
+                break
+            standing, index = before, index - 1
+        return standing
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for record in records:
+            if record.type == RecordType.PARTITION or (
+                record.type == RecordType.PARTITION_CHANGE and record.message.HasField("leader")
+            ):
+                leader = record.message.leader
+                if leader >= 0 and self._golden.standing(leader).fenced:
+                    raise CheckFailedError(
+                        f"I16: batch {logged.header.base_offset} makes broker {leader} lead a partition; it is"
+                        f" {self._golden.standing(leader)}"
+                    )

@@ -1,0 +1,66 @@
+"""What a leader may call committed (I5, I8).
+
+I5: at the moment the high watermark advances on a leader, everything below it is durable on a majority of the voter set in force in its
+log; the disks themselves are asked, not what anybody says of them. I8: a leader does not commit by counting before a record of its own
+epoch is counted (Raft §5.4.2, figure 8).
+
+Would catch: counting the leader before its flush, followers that acknowledge before theirs, a majority of the wrong set, an
+observer counted, the commit of an older epoch's records by their number alone.
+"""
+
+from __future__ import annotations
+
+from raftlog.quorum import events as ev
+from raftlog.voter import Voter
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.disks import holds_durably
+from simulation.checks.ledger import Ledger, Node
+
+
+class Commitment(Checker):
+    """I5 and I8."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.advances = 0
+        """How often a leader's high watermark advanced: none means that nothing was checked."""
+        self._lost: dict[tuple[int, str], int] = {}
+        """The durable ends of disks that are no more: what was there when it was acknowledged counted."""
+        self._disks: dict[str, tuple[int, str]] = {}
+        ledger.on(ev.HighWatermarkAdvanced, self._advanced)
+
+    def controller_started(self, host: ControllerView) -> None:
+        """A host that comes back with another directory has lost its disk."""
+        identity = host.disk.identity
+        before = self._disks.get(host.name)
+        now = (identity.node_id, identity.directory_id)
+        if before is not None and before != now:
+            self._lost[before] = self._ledger.golden.end
+        self._disks[host.name] = now
+
+    def _advanced(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
+        if node.leads < 0:
+            return
+        self.advances += 1
+        offset = effect.offset
+        there = node.log.at(offset)
+        assert there is not None
+        epoch = there[0]
+        if epoch != node.leads:
+            raise CheckFailedError(
+                f"I8: {node.name} leads epoch {node.leads} and commits up to {offset}, a record of epoch {epoch}"
+            )
+        voters = node.voters
+        holding = [voter.node_id for voter in voters if self._holds(voter, offset, epoch)]
+        if len(holding) <= len(voters) // 2:
+            raise CheckFailedError(
+                f"I5: {node.name} commits up to {offset} in epoch {epoch}, durable only on {holding}"
+                f" of the voters {[voter.node_id for voter in voters]}"
+            )
+
+    def _holds(self, voter: Voter, offset: int, epoch: int) -> bool:
+        for host in self._ledger.world.controllers:
+            identity = host.disk.identity
+            if identity.node_id == voter.node_id and voter.directory_id in ("", identity.directory_id):
+                return holds_durably(host.disk, self._ledger.matching, offset, epoch)
+        return self._lost.get((voter.node_id, voter.directory_id), -1) >= offset

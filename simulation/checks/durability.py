@@ -1,0 +1,75 @@
+"""What a replica says it has, its disk has; and who has met an error of its disk says nothing more (I18).
+
+A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the disk of its sender holds a
+batch of that epoch that ends there, durably. After a restart all that was acknowledged is still in the log. A node whose store has
+failed gives no message to anybody: its memory and its disk may differ.
+
+Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an fsync error that is retried or
+ignored, a recovery that cuts off more than what was torn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.quorum import events as ev
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.disks import failure_of, holds_durably
+from simulation.checks.ledger import Ledger, Node
+
+
+class Durability(Checker):
+    """Flush before acknowledge, and I18."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.acknowledgements = 0
+        self._acknowledged: dict[tuple[int, str], tuple[int, int]] = {}
+        """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was truncated since."""
+        ledger.on(ev.Truncate, self._truncated)
+
+    @override
+    def controller_started(self, host: ControllerView) -> None:
+        said = self._acknowledged.get(_directory(host))
+        if said is None:
+            return
+        log = self._ledger.nodes[host.name].log
+        end, epoch = said
+        if end <= log.start:
+            return
+        there = log.at(end)
+        if there is None or there[0] != epoch:
+            raise CheckFailedError(
+                f"{host.name} had acknowledged everything below {end} (epoch {epoch}); after its restart its log ends at"
+                f" {log.end}, and has {there} there"
+            )
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        disk = getattr(host, "disk", None)
+        if disk is None:
+            return
+        if (failure := failure_of(disk)) is not None:
+            raise CheckFailedError(f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}")
+        if type(message) is pb.FetchRequest and message.fetch_offset > 0:
+            self.acknowledgements += 1
+            end, epoch = message.fetch_offset, message.last_fetched_epoch
+            if not holds_durably(disk, self._ledger.matching, end, epoch):
+                raise CheckFailedError(
+                    f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk does not hold it durably"
+                )
+            self._acknowledged[_directory(host)] = end, epoch
+
+    def _truncated(self, node: Node, effect: ev.Truncate) -> None:
+        key = _directory(node.host)
+        said = self._acknowledged.get(key)
+        if said is not None and said[0] > effect.end_offset:
+            self._acknowledged[key] = effect.end_offset, node.log.last_epoch
+
+
+def _directory(host: Any) -> tuple[int, str]:
+    identity = host.disk.identity
+    return identity.node_id, identity.directory_id

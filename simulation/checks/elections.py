@@ -1,0 +1,155 @@
+"""Elections (I1, I2, I3, I7).
+
+I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is told. I7: a new leader has every
+committed record.
+
+Votes are read from the disks at the moment a message leaves: what a node says must rest on what a crash would leave.
+
+Would catch: a vote answered before its fsync, a vote forgotten by a crash, voting twice, leading again in an epoch after a restart,
+counting a pre-vote as a vote, a minority's election, an election won by a log that is too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger, Node
+
+Directory = tuple[int, str]
+"""Node id and directory id: who a vote is of."""
+
+
+class Elections(Checker):
+    """I1, I2, I3 and I7."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.leaders: dict[int, tuple[str, int]] = {}
+        """Epoch -> host name and incarnation of its leader."""
+        self._votes: dict[tuple[Directory, int], int] = {}
+        """(voter, epoch) -> who got it, of the votes that anybody was told."""
+        self._epochs: dict[str, int] = {}
+        """Of the running processes."""
+        self._told: dict[Directory, int] = {}
+        """The highest epoch that each has been heard in."""
+        ledger.on(ev.BecameLeader, self._became_leader)
+
+    @override
+    def controller_started(self, host: ControllerView) -> None:
+        core = host.core
+        assert core is not None
+        told = self._told.get(_directory(host), 0)
+        if core.epoch < told:
+            raise CheckFailedError(f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}")
+        self._epochs[host.name] = core.epoch
+
+    @override
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        self._epochs.pop(host.name, None)
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        epoch = host.core._node.vote.epoch  # type: ignore[union-attr]
+        before = self._epochs[host.name]
+        if epoch != before:
+            if epoch < before:
+                raise CheckFailedError(f"I2: the epoch of {host.name} goes back from {before} to {epoch}")
+            self._epochs[host.name] = epoch
+
+    def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
+        epoch, golden = effect.epoch, self._ledger.golden
+        me = (node.name, node.host.incarnation)
+        other = self.leaders.setdefault(epoch, me)
+        if other != me:
+            raise CheckFailedError(f"I1: epoch {epoch} has two leaders, {other} and {me} (host, incarnation)")
+        mine, committed = node.log.at(golden.end), golden.at(golden.end)
+        if mine is None or mine != committed:
+            raise CheckFailedError(
+                f"I7: {node.name} leads epoch {epoch} with a log that ends at {node.log.end} and has {mine} at {golden.end},"
+                f" where {committed} is committed (epoch, chain)"
+            )
+        self._count_votes(node, effect)
+
+    def _count_votes(self, node: Node, effect: ev.BecameLeader) -> None:
+        ids = {voter.node_id for voter in node.voters}
+        granted = [voter for voter in effect.granting_voters if voter in ids]
+        if len(granted) <= len(ids) // 2:
+            raise CheckFailedError(
+                f"I3: {node.name} leads epoch {effect.epoch} with the votes of {list(effect.granting_voters)} only;"
+                f" the voters are {sorted(ids)}"
+            )
+        for voter in granted:
+            if voter == node.host.id:
+                vote = node.host.disk.vote
+                got = vote.voted_id if vote.epoch == effect.epoch else -1
+            else:
+                got = next(
+                    (to for ((of, _), epoch), to in self._votes.items() if of == voter and epoch == effect.epoch), -1
+                )
+            if got != node.host.id:
+                raise CheckFailedError(
+                    f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went to {got} (-1: to nobody)"
+                )
+
+    # --- what is said -------------------------------------------------------------------------------------------------
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        kind = type(message)
+        if kind is pb.FetchRequest:
+            self._heard_in(host, message.current_leader_epoch)
+        elif kind is pb.FetchResponse:
+            self._heard_in(host, message.leader_epoch)
+        elif kind is pb.QuorumMessage:
+            self._control(host, peer, message)
+
+    def _control(self, host: Any, peer: str, message: pb.QuorumMessage) -> None:
+        field = message.WhichOneof("body")
+        body = getattr(message, field)
+        if field == "vote_response":
+            self._heard_in(host, body.leader_epoch)
+            if body.vote_granted and not body.pre_vote:
+                self._voted(host, body.leader_epoch, self._id_of(peer))
+        elif field == "vote_request":
+            if not body.pre_vote:
+                self._heard_in(host, body.replica_epoch)
+                self._voted(host, body.replica_epoch, host.id)
+        elif hasattr(body, "leader_epoch"):
+            self._heard_in(host, body.leader_epoch)
+
+    def _heard_in(self, host: Any, epoch: int) -> None:
+        if host.disk.vote.epoch < epoch:
+            raise CheckFailedError(
+                f"I2: {host.name} speaks in epoch {epoch}, on its disk is epoch {host.disk.vote.epoch}"
+            )
+        who = _directory(host)
+        if self._told.get(who, 0) < epoch:
+            self._told[who] = epoch
+
+    def _voted(self, host: Any, epoch: int, candidate: int) -> None:
+        vote = host.disk.vote
+        if (vote.epoch, vote.voted_id) != (epoch, candidate) and vote.epoch <= epoch:
+            raise CheckFailedError(
+                f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk is {vote}"
+            )
+        got = self._votes.setdefault((_directory(host), epoch), candidate)
+        if got != candidate:
+            raise CheckFailedError(f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}")
+
+    def _id_of(self, peer: str) -> int:
+        for host in self._ledger.world.controllers:
+            if host.name == peer:
+                return host.id
+        raise CheckFailedError(f"a vote for {peer}, which is no controller")
+
+
+def _directory(host: Any) -> Directory:
+    identity = host.disk.identity
+    return identity.node_id, identity.directory_id

@@ -1,0 +1,147 @@
+"""Exactly once, no phantoms, and the order of things (I14).
+
+Each config write of a run writes a value that no other writes to that key, so the committed log says how often it was executed.
+Answered *ok*: once. Definitely failed: never. Unknown: at most once, whatever was retried by whom. A record that nobody has asked
+for is a phantom. For topics the creations and deletions of each name are counted. A (client id, sequence) names one write: two batches
+with the same one are one write executed twice.
+
+The log orders writes as they happened: one that returned before another was invoked stands before it.
+
+Would catch: a retry executed twice across a failover, a forward that a broker repeats by itself, an error told for a write that was
+proposed, a window that forgets too early, a client id that comes back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.history import CLIENT_METRICS, TOPIC_KINDS
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.checks.visibility import CONFIG_KEY
+
+
+@dataclass(slots=True)
+class _Count:
+    """Calls of one kind on one topic, and how often it is in the log."""
+
+    calls: list[Operation] = field(default_factory=list)
+    committed: int = 0
+
+
+class ExactlyOnce(Checker):
+    """I14."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._writes: dict[tuple[str, str], Operation] = {}
+        """(resource, value) -> the write."""
+        self._committed: dict[tuple[str, str], int] = {}
+        """(resource, value) -> its offset."""
+        self._topics: dict[tuple[str, str], _Count] = {}
+        self._topic_names: dict[bytes, str] = {}
+        self._sequences: dict[tuple[int, int], int] = {}
+        self._returned: tuple[list[float], list[int]] = [], []
+        """When the highest offset that had been answered rose, and to what."""
+        ledger.golden.listeners.append(self._batch_committed)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "write_config":
+            other = self._writes.setdefault((operation.key, operation.value), operation)
+            if other is not operation:
+                raise CheckFailedError(
+                    f"the workload writes {operation.key}={operation.value} twice: nothing can be said"
+                )
+        elif operation.kind in TOPIC_KINDS:
+            self._topics.setdefault((operation.kind, operation.key), _Count()).calls.append(operation)
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.kind != "write_config":
+            return
+        offset = self._committed.get((operation.key, operation.value))
+        if operation.outcome == "failed" and offset is not None:
+            raise CheckFailedError(
+                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at {offset}"
+            )
+        if operation.outcome != "ok":
+            return
+        if offset is None:
+            raise CheckFailedError(f"I14: {_name(operation)} is answered as written, and is not in the committed log")
+        times, offsets = self._returned
+        if not offsets or offset > offsets[-1]:
+            times.append(operation.returned_at)
+            offsets.append(offset)
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+
+    def _batch_committed(self, logged: Logged, records: list[Record]) -> None:
+        header = logged.header
+        if header.sequence:
+            at = self._sequences.setdefault((header.client_id, header.sequence), header.base_offset)
+            if at != header.base_offset:
+                raise CheckFailedError(
+                    f"I14: write {header.sequence} of client {header.client_id} is in the log twice, at {at} and"
+                    f" {header.base_offset}"
+                )
+        for index, record in enumerate(records):
+            message = record.message
+            if record.type == RecordType.CONFIG:
+                if message.resource_type == CLIENT_METRICS and message.name == CONFIG_KEY and message.HasField("value"):
+                    self._written(message.resource_name, message.value, header.base_offset + index)
+            elif record.type == RecordType.TOPIC:
+                self._topic_names[message.topic_id] = message.name
+                self._topic("create_topic", message.name, header.base_offset)
+            elif record.type == RecordType.REMOVE_TOPIC:
+                self._topic("delete_topic", self._topic_names[message.topic_id], header.base_offset)
+
+    def _written(self, key: str, value: str, offset: int) -> None:
+        operation = self._writes.get((key, value))
+        if operation is None:
+            raise CheckFailedError(f"I14: {key}={value} is in the log at {offset}, and nobody has written it")
+        at = self._committed.setdefault((key, value), offset)
+        if at != offset:
+            raise CheckFailedError(f"I14: {_name(operation)} is in the log twice, at {at} and {offset}")
+        if operation.outcome == "failed":
+            raise CheckFailedError(
+                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at {offset}"
+            )
+        times, offsets = self._returned
+        before = bisect_left(times, operation.invoked_at)
+        if before and offsets[before - 1] > offset:
+            raise CheckFailedError(
+                f"I14: {_name(operation)} is at {offset}; what is at {offsets[before - 1]} was answered before it was invoked"
+            )
+
+    def _topic(self, kind: str, name: str, offset: int) -> None:
+        count = self._topics.get((kind, name))
+        if count is None:
+            raise CheckFailedError(f"I14: {kind} {name} is in the log at {offset}, and nobody has asked for it")
+        count.committed += 1
+        possible = sum(1 for call in count.calls if call.outcome != "failed")
+        if count.committed > possible:
+            raise CheckFailedError(
+                f"I14: {kind} {name} is in the log {count.committed} times, {possible} calls may have done it"
+            )
+
+    @override
+    def end(self) -> None:
+        for (kind, name), count in self._topics.items():
+            done = sum(1 for call in count.calls if call.outcome == "ok")
+            possible = sum(1 for call in count.calls if call.outcome != "failed")
+            if not done <= count.committed <= possible:
+                raise CheckFailedError(
+                    f"I14: {kind} {name} is in the log {count.committed} times; {done} calls have done it, {possible} may have"
+                )
+
+
+def _name(operation: Operation) -> str:
+    return f"{operation.client}'s {operation.key}={operation.value} (number {operation.number})"

@@ -1,0 +1,166 @@
+"""The committed log, as it must look to everybody for ever: collected once, folded once, and asked by all checkers.
+
+It grows when the high watermark of a leader does. From it: the state hash at every offset, what each config key was at any offset, who was
+unfenced when, the voter sets. Configs and registrations are read from the records here, not from the fold that is under test.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, RecordType, decoded
+from raftlog.voter import Voter, VotersAt
+from simulation.checks.node_log import Logged
+
+BatchListener = Callable[[Logged, list[Record]], None]
+
+
+class Standing(NamedTuple):
+    """A broker's registration from ``offset`` on. ``broker_epoch`` -1: it has none."""
+
+    offset: int
+    broker_epoch: int
+    fenced: bool
+    controller_epoch: int
+    """Of the record that made it so."""
+    committed_at: float
+
+
+NOT_REGISTERED = Standing(-1, -1, True, 0, 0.0)
+
+
+class GoldenLog:
+    """The committed prefix. Offsets of ends are exclusive, those of images inclusive."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        self._now = now
+        self.batches: list[Logged] = []
+        self._ends: list[int] = []
+        self._builder = ImageBuilder(Image())
+        self.hashes: dict[int, tuple[int, int]] = {-1: (0, 0)}
+        """Offset of an image -> (epoch, state hash)."""
+        self.voter_sets: list[VotersAt] = []
+        self.listeners: list[BatchListener] = []
+        """Called for each batch that becomes committed."""
+        self._configs: dict[tuple[int, str, str], tuple[list[int], list[str | None]]] = {}
+        self._standings: dict[int, list[Standing]] = {}
+        self._topics: dict[str, tuple[list[int], list[bool]]] = {}
+        self._topic_names: dict[bytes, str] = {}
+
+    @property
+    def end(self) -> int:
+        """Exclusive."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def chain(self) -> int:
+        """Of everything."""
+        return self.batches[-1].chain if self.batches else 0
+
+    def at(self, end_offset: int) -> tuple[int, int] | None:
+        """(epoch, chain) of the committed log up to there; None if no batch ends there."""
+        if end_offset == 0:
+            return 0, 0
+        index = bisect_left(self._ends, end_offset)
+        if index == len(self._ends) or self._ends[index] != end_offset:
+            return None
+        return self.batches[index].header.epoch, self.batches[index].chain
+
+    def append(self, logged: Logged) -> None:
+        """The next batch is committed."""
+        header = logged.header
+        records = [decoded(data) for data in batch.records(logged.data, header)]
+        self._builder.apply_decoded(header, records)
+        self.batches.append(logged)
+        self._ends.append(logged.end_offset)
+        self.hashes[header.last_offset] = (header.epoch, self._builder.state_hash % (1 << 128))
+        if logged.voters is not None:
+            self.voter_sets.append(logged.voters)
+        for index, record in enumerate(records):
+            note = _NOTES.get(record.type)
+            if note is not None:
+                note(self, record.message, header.base_offset + index, header.epoch)
+        for listener in self.listeners:
+            listener(logged, records)
+
+    def image(self) -> Image:
+        """Of all that is committed."""
+        return self._builder.snapshot()
+
+    def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
+        """The set that the log below names last; None if it names none."""
+        index = bisect_left(self.voter_sets, end_offset, key=lambda found: found.offset)
+        return (self.voter_sets[index - 1].voters or None) if index else None
+
+    def config(self, kind: int, resource: str, key: str, offset: int) -> str | None:
+        """What the key was in the image at ``offset``; None: not set."""
+        offsets, values = self._configs.get((kind, resource, key), ((), ()))
+        index = bisect_right(offsets, offset)
+        return values[index - 1] if index else None
+
+    def topics(self, offset: int) -> tuple[str, ...]:
+        """The names of the topics in the image at ``offset``, sorted. Linear in the names ever used."""
+        found = []
+        for name, (offsets, there) in self._topics.items():
+            index = bisect_right(offsets, offset)
+            if index and there[index - 1]:
+                found.append(name)
+        return tuple(sorted(found))
+
+    def standing(self, broker_id: int) -> Standing:
+        """A broker's registration in the newest committed image."""
+        history = self._standings.get(broker_id)
+        return history[-1] if history else NOT_REGISTERED
+
+    def standings(self, broker_id: int) -> list[Standing]:
+        """All of them, ascending by offset."""
+        return self._standings.get(broker_id, [])
+
+    # --- what records say ---------------------------------------------------------------------------------------------
+
+    def _config_changed(self, message: Any, offset: int, epoch: int) -> None:
+        key = (message.resource_type, message.resource_name, message.name)
+        offsets, values = self._configs.setdefault(key, ([], []))
+        offsets.append(offset)
+        values.append(message.value if message.HasField("value") else None)
+
+    def _stand(self, broker_id: int, broker_epoch: int, fenced: bool, offset: int, epoch: int) -> None:
+        standing = Standing(offset, broker_epoch, fenced, epoch, self._now())
+        self._standings.setdefault(broker_id, []).append(standing)
+
+    def _registered(self, message: Any, offset: int, epoch: int) -> None:
+        self._stand(message.broker_id, message.broker_epoch, message.fenced, offset, epoch)
+
+    def _registration_changed(self, message: Any, offset: int, epoch: int) -> None:
+        if message.HasField("fenced"):
+            self._stand(message.broker_id, message.broker_epoch, message.fenced, offset, epoch)
+
+    def _unregistered(self, message: Any, offset: int, epoch: int) -> None:
+        self._stand(message.broker_id, -1, True, offset, epoch)
+
+    def _topic_created(self, message: Any, offset: int, epoch: int) -> None:
+        self._topic_names[message.topic_id] = message.name
+        self._topic(message.name, offset, True)
+
+    def _topic_removed(self, message: Any, offset: int, epoch: int) -> None:
+        self._topic(self._topic_names[message.topic_id], offset, False)
+
+    def _topic(self, name: str, offset: int, there: bool) -> None:
+        offsets, states = self._topics.setdefault(name, ([], []))
+        offsets.append(offset)
+        states.append(there)
+
+
+_NOTES: dict[int, Callable[[GoldenLog, Any, int, int], None]] = {
+    RecordType.CONFIG: GoldenLog._config_changed,
+    RecordType.REGISTER_BROKER: GoldenLog._registered,
+    RecordType.BROKER_REGISTRATION_CHANGE: GoldenLog._registration_changed,
+    RecordType.UNREGISTER_BROKER: GoldenLog._unregistered,
+    RecordType.TOPIC: GoldenLog._topic_created,
+    RecordType.REMOVE_TOPIC: GoldenLog._topic_removed,
+}

@@ -1,0 +1,92 @@
+"""LowestAcknowledgedOffset, as it leaves the controllers (KIP-343's promise to writers rests on it).
+
+* Monotone in an epoch, and across epochs: nothing that a later controller announces is below anything an earlier one ever
+  announced, also when the earlier one, deposed, is still talking.
+* Below the announcer's high watermark, committed, and the end of a batch.
+* At that moment every broker that is unfenced in the committed log, in that very incarnation, has applied it.
+* What progress records say in the log is a lower bound: never above what was announced, never going back.
+
+Would catch: a broker left out of the minimum while some image shows it unfenced, LAO known before all members have reported in the
+epoch, reports counted that were made to another controller or another incarnation, a join below LAO.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+
+class Lao(Checker):
+    """What is announced, and to whom it must be true."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.announcements = 0
+        self._of_epoch: dict[int, tuple[int, int]] = {}
+        """Controller epoch -> the lowest and the highest LAO announced in it."""
+        self._known: dict[tuple[str, int], int] = {}
+        """(controller, epoch) -> what LAO was there when last looked at."""
+        self._recorded = -1
+        ledger.golden.listeners.append(self._committed)
+
+    @override
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        self.announcements += 1
+        # Within an epoch a reply may be told late, and say less than another one before it; receivers keep the maximum.
+        lowest, highest = self._of_epoch.get(controller_epoch, (lao, lao))
+        self._of_epoch[controller_epoch] = min(lowest, lao), max(highest, lao)
+        for epoch, (lowest, highest) in self._of_epoch.items():
+            if (epoch < controller_epoch and highest > lao) or (epoch > controller_epoch and lowest < lao):
+                raise CheckFailedError(
+                    f"LAO {lao} is announced by {host.name} in epoch {controller_epoch};"
+                    f" epoch {epoch} has announced {lowest} to {highest}"
+                )
+        core = host.core
+        if core is not None and core.epoch == controller_epoch and lao >= core.high_watermark:
+            raise CheckFailedError(f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}")
+        if lao not in self._ledger.golden.hashes:
+            raise CheckFailedError(f"LAO {lao} of {host.name} is not the end of a committed batch")
+        self._check_brokers(host, lao)
+
+    @override
+    def sample(self) -> None:
+        for host in self._ledger.world.controllers:
+            leadership = host.service.leadership if host.service is not None else None
+            if leadership is None:
+                continue
+            lao, key = leadership.lao.lao, (host.name, leadership.epoch)
+            if -1 < lao < self._known.get(key, -1):
+                raise CheckFailedError(
+                    f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch {key[1]}"
+                )
+            self._known[key] = max(lao, self._known.get(key, -1))
+
+    def _check_brokers(self, host: ControllerView, lao: int) -> None:
+        golden = self._ledger.golden
+        for broker in self._ledger.world.brokers:
+            standing = golden.standing(broker.id)
+            if standing.fenced or broker.service is None or broker.service._lifecycle.epoch != standing.broker_epoch:
+                continue
+            applied = broker.service._view.applied
+            if applied < lao:
+                raise CheckFailedError(
+                    f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since {standing.offset}"
+                    f" and has applied {applied}"
+                )
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for record in records:
+            if record.type != RecordType.PROGRESS:
+                continue
+            lao = record.message.lowest_acknowledged_offset
+            if lao < 0:
+                continue
+            if lao < self._recorded or lao >= logged.header.base_offset:
+                raise CheckFailedError(
+                    f"the progress record at {logged.header.base_offset} says LAO {lao}, the one before said {self._recorded}"
+                )
+            self._recorded = lao

@@ -1,0 +1,185 @@
+"""The books that the checkers of the quorum share: each node's log, and the committed one; kept from effects, in their order.
+
+A checker subscribes to kinds of effects; the ledger carries each effect into its books first and tells the subscribers then, so that they
+all see the same state. It checks itself what keeping the books needs: log matching (I4), and that what is committed never changes (I6):
+a high watermark never covers another log than it once did, never goes back within a process's life, and no node drops what is committed.
+
+Would catch: a leader elected without a committed record, a commit that a failover undoes, a truncation on equal, a follower that believes a
+high watermark above what it shares with the leader, a disk that comes back with other bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from raftlog.voter import Voter
+from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
+from simulation.checks.golden import GoldenLog
+from simulation.checks.node_log import LogMatching, NodeLog
+
+Subscriber = Callable[["Node", Any], None]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One controller process and its log, as the books have it."""
+
+    host: ControllerView
+    log: NodeLog
+    configured: tuple[Voter, ...]
+    directory_id: str
+    base_voters: tuple[Voter, ...] | None = None
+    """Of the snapshot the log begins with."""
+    high_watermark: int = -1
+    leads: int = -1
+    """The epoch it leads, by its effects; -1: none."""
+
+    @property
+    def name(self) -> str:
+        """Of the host."""
+        return self.host.name
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The set in force by this log: the last one appended, else the snapshot's, else the configured one."""
+        if self.log.voter_sets:
+            return self.log.voter_sets[-1].voters or self.configured
+        return self.base_voters or self.configured
+
+
+class Ledger(Checker):
+    """Give it to the checkers, and let it be the first in the list."""
+
+    def __init__(self) -> None:
+        self.matching = LogMatching()
+        self.golden = GoldenLog()
+        self.nodes: dict[str, Node] = {}
+        """By host name: running controllers."""
+        self.subscribers: dict[type, list[Subscriber]] = {}
+        self._books: dict[type, Callable[[Node, Any], None]] = {
+            ev.Append: self._append,
+            ev.Truncate: self._truncate,
+            ev.HighWatermarkAdvanced: self._high_watermark,
+            ev.BecameLeader: self._became_leader,
+            ev.LostLeadership: self._lost_leadership,
+            ev.LoadSnapshot: self._load_snapshot,
+        }
+
+    def on(self, effect: type, subscriber: Subscriber) -> None:
+        """Hear of each such effect, after the books have it."""
+        self.subscribers.setdefault(effect, []).append(subscriber)
+
+    @override
+    def begin(self, world: World) -> None:
+        self.world = world
+        self.golden._now = world.now
+
+    @override
+    def controller_started(self, host: ControllerView) -> None:
+        core, service = host.core, host.service
+        assert core is not None
+        assert service is not None
+        start = core.log_start_offset
+        below = self.golden.at(start)
+        if below is None:
+            raise CheckFailedError(f"I9: the log of {host.name} begins at {start}, which is not committed")
+        log = NodeLog(host.name, self.matching, start, *below)
+        for base_offset, chunk in host.disk.live.scan(start):
+            log.append(base_offset, chunk)
+        if log.end != core.log_end_offset:
+            raise CheckFailedError(f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}")
+        quorum = service.quorum
+        node = Node(host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start))
+        self.nodes[host.name] = node
+
+    @override
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        self.nodes.pop(host.name, None)
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        if not effects:
+            return
+        books, subscribers = self._books, self.subscribers
+        for effect in effects:
+            kind = type(effect)
+            book = books.get(kind)
+            told = subscribers.get(kind)
+            if book is not None or told is not None:
+                node = self.nodes[host.name]
+                if book is not None:
+                    book(node, effect)
+                for subscriber in told or ():
+                    subscriber(node, effect)
+
+    # --- books --------------------------------------------------------------------------------------------------------
+
+    def _append(self, node: Node, effect: ev.Append) -> None:
+        span, log = effect.span, node.log
+        log.append(span.base_offset, span.data)
+        if log.end != span.end_offset:
+            raise CheckFailedError(
+                f"{node.name} takes [{span.base_offset}, {span.end_offset}), which ends at {log.end}"
+            )
+
+    def _truncate(self, node: Node, effect: ev.Truncate) -> None:
+        end = effect.end_offset
+        if end < node.high_watermark:
+            raise CheckFailedError(
+                f"I6: {node.name} truncates to {end}, below its high watermark {node.high_watermark}"
+            )
+        for dropped in node.log.truncate(end):
+            committed = self.golden.at(dropped.end_offset)
+            if committed is not None and committed[1] == dropped.chain:
+                raise CheckFailedError(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
+
+    def _high_watermark(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
+        offset, golden = effect.offset, self.golden
+        if offset <= node.high_watermark:
+            raise CheckFailedError(f"I6: the high watermark of {node.name} goes from {node.high_watermark} to {offset}")
+        node.high_watermark = offset
+        if offset > golden.end:
+            if node.leads < 0:
+                raise CheckFailedError(
+                    f"I6: {node.name} takes {offset} for committed, no leader has committed beyond {golden.end}"
+                )
+            self._same(node, golden.end)
+            if node.log.at(offset) is None:
+                raise CheckFailedError(f"{node.name} commits {offset}, which is no end of a batch of its log")
+            for logged in node.log.between(golden.end, offset):
+                golden.append(logged)
+        else:
+            self._same(node, offset)
+
+    def _same(self, node: Node, offset: int) -> None:
+        mine, committed = node.log.at(offset), self.golden.at(offset)
+        if mine is None or mine != committed:
+            raise CheckFailedError(
+                f"I6: what {node.name} has below {offset} is not what was committed: (epoch, chain) {mine}, not {committed}"
+            )
+
+    def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
+        node.leads = effect.epoch
+
+    def _lost_leadership(self, node: Node, effect: ev.LostLeadership) -> None:
+        node.leads = -1
+
+    def _load_snapshot(self, node: Node, effect: ev.LoadSnapshot) -> None:
+        snapshot = effect.snapshot_id
+        committed = self.golden.at(snapshot.end_offset)
+        if committed is None or committed[0] != snapshot.epoch:
+            raise CheckFailedError(
+                f"I9: {node.name} begins with a snapshot of ({snapshot.end_offset}, epoch {snapshot.epoch}),"
+                f" committed there is {committed}"
+            )
+        mine = node.log.at(snapshot.end_offset)
+        if mine is None or mine != committed:
+            # Fetched: the log is empty and begins there.
+            node.log = NodeLog(node.name, self.matching, snapshot.end_offset, *committed)
+            node.base_voters = self.golden.voters_at(snapshot.end_offset)

@@ -1,0 +1,137 @@
+"""The log of one node as the checkers keep it: batch by batch with a hash chain, so that comparing two logs is comparing two numbers.
+
+What is known of all nodes' batches lives in :class:`LogMatching`: the chain at (end offset, epoch) covers every byte below that offset,
+so one look-up at each append checks Raft's Log Matching Property (I4): same (offset, epoch), same bytes, all the way down.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import xxhash
+
+from raftlog import batch
+from raftlog.batch import BatchHeader
+from raftlog.voter import VotersAt
+from raftlog.voters_log import voters_in
+from simulation.checks.api import CheckFailedError
+
+PARSED_MAX = 512
+"""Chunks whose headers are remembered: the other nodes append the same bytes a little later."""
+
+
+class Logged(NamedTuple):
+    """One batch in some log. ``chain``: of all bytes from offset 0 to its end."""
+
+    header: BatchHeader
+    """``position`` is 0."""
+    data: bytes
+    chain: int
+    voters: VotersAt | None
+    """Set if it is a VotersRecord's."""
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive."""
+        return self.header.end_offset
+
+
+class LogMatching:
+    """Every batch that any node ever had, by (end offset, epoch)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Logged] = {}
+        self._parsed: dict[bytes, list[BatchHeader]] = {}
+
+    def headers(self, chunk: bytes) -> list[BatchHeader]:
+        """The batches of a chunk."""
+        parsed = self._parsed.get(chunk)
+        if parsed is None:
+            if len(self._parsed) >= PARSED_MAX:
+                self._parsed.clear()
+            parsed = self._parsed[chunk] = list(batch.headers(chunk, verify=False))
+        return parsed
+
+    def logged(self, who: str, chain: int, chunk: bytes, header: BatchHeader) -> Logged:
+        """The batch behind the bytes of ``chain``. Raises CheckFailedError (I4)."""
+        data = chunk[header.position : header.position + header.size]
+        chain = xxhash.xxh3_64_intdigest(data, chain)
+        known = self._known.get((header.end_offset, header.epoch))
+        if known is None:
+            voters = voters_in(data, [0]) if header.control else ()
+            known = Logged(header._replace(position=0), data, chain, voters[0] if voters else None)
+            self._known[header.end_offset, header.epoch] = known
+        elif known.chain != chain:
+            raise CheckFailedError(
+                f"I4 log matching: {who} has another log below ({header.end_offset}, epoch {header.epoch}) than was seen before;"
+                f" its batch has {len(data)} bytes and client {header.client_id}/{header.sequence},"
+                f" the other {len(known.data)} and {known.header.client_id}/{known.header.sequence}"
+            )
+        return known
+
+
+class NodeLog:
+    """The log of one node, what it has not flushed included. Begins at ``start``, with the chain of what lies below."""
+
+    def __init__(self, who: str, matching: LogMatching, start: int, start_epoch: int, start_chain: int) -> None:
+        self.who = who
+        self._matching = matching
+        self._base = (start_epoch, start_chain)
+        self.start = start
+        self._ends: list[int] = []
+        self.batches: list[Logged] = []
+        self.voter_sets: list[VotersAt] = []
+        """Those in the batches, ascending."""
+
+    @property
+    def end(self) -> int:
+        """Exclusive."""
+        return self._ends[-1] if self._ends else self.start
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record, or of the one below the start."""
+        return self.batches[-1].header.epoch if self.batches else self._base[0]
+
+    def append(self, base_offset: int, chunk: bytes) -> None:
+        """Raises CheckFailedError."""
+        if base_offset != self.end:
+            raise CheckFailedError(f"{self.who} appends at {base_offset} to a log that ends at {self.end}")
+        chain = self.batches[-1].chain if self.batches else self._base[1]
+        for header in self._matching.headers(chunk):
+            if header.base_offset != self.end:
+                raise CheckFailedError(f"{self.who} has a batch of {header.base_offset} at offset {self.end}")
+            logged = self._matching.logged(self.who, chain, chunk, header)
+            chain = logged.chain
+            self.batches.append(logged)
+            self._ends.append(logged.end_offset)
+            if logged.voters is not None:
+                self.voter_sets.append(logged.voters)
+
+    def truncate(self, end_offset: int) -> list[Logged]:
+        """Drop what lies at or above; returns it. Raises CheckFailedError."""
+        kept = bisect_left(self._ends, end_offset + 1)
+        if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
+            raise CheckFailedError(f"{self.who} truncates to {end_offset}, which is no end of a batch of its log")
+        dropped = self.batches[kept:]
+        del self.batches[kept:], self._ends[kept:]
+        while self.voter_sets and self.voter_sets[-1].offset >= end_offset:
+            self.voter_sets.pop()
+        return dropped
+
+    def at(self, end_offset: int) -> tuple[int, int] | None:
+        """(epoch, chain) of the log that ends there; None if no batch does."""
+        if end_offset == self.start:
+            return self._base
+        index = bisect_left(self._ends, end_offset)
+        if index == len(self._ends) or self._ends[index] != end_offset:
+            return None
+        found = self.batches[index]
+        return found.header.epoch, found.chain
+
+    def between(self, start: int, end: int) -> Iterable[Logged]:
+        """The batches in [start, end), both of them ends of batches."""
+        first = bisect_left(self._ends, start + 1)
+        return self.batches[first : bisect_left(self._ends, end + 1)]

@@ -1,0 +1,70 @@
+"""Bounded queues (I20): what waits in a node never passes the bound that its code names.
+
+Sampled. Would catch: a queue that nobody bounds any more, reports or effects that pile up behind a vote, images kept without end, a parked
+read that nobody expires.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from controller.intake import MAX_REQUEST_BYTES, MAX_WAITING
+from controller.service import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
+from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
+from raftlog.quorum.leader import Leader
+from raftlog.replica.replica import TAIL_CACHE_BYTES
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+
+MAX_HELD = 10_000
+"""Effects that wait for one vote to be written."""
+
+
+class Queues(Checker):
+    """I20."""
+
+    def __init__(self) -> None:
+        self.longest: dict[str, int] = {}
+        """By queue: what was the most."""
+
+    @override
+    def sample(self) -> None:
+        for host in self.world.controllers:
+            if host.service is not None and host.core is not None:
+                self._controller(host)
+        for broker in self.world.brokers:
+            if broker.service is not None:
+                self._broker(broker)
+
+    def _controller(self, host: ControllerView) -> None:
+        service, core = host.service, host.core
+        assert service is not None
+        assert core is not None
+        self._at_most(host.name, "intake", len(service._intake), MAX_WAITING)
+        self._at_most(host.name, "intake bytes", service._intake.waiting_bytes, MAX_WAITING * MAX_REQUEST_BYTES)
+        replica = service.replica
+        self._at_most(host.name, "held effects", len(replica._held), MAX_HELD)
+        self._at_most(host.name, "inbox", len(replica._inbox), MAX_HELD)
+        self._at_most(host.name, "tail cache", replica._tail._bytes, TAIL_CACHE_BYTES)
+        role = core._node.role
+        if isinstance(role, Leader):
+            self._at_most(host.name, "parked fetches", len(role._parked), MAX_PARKED_FETCHES)
+        leadership = service.leadership
+        if leadership is not None:
+            self._at_most(host.name, "parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING)
+            # The inherited tail counts as one more.
+            self._at_most(host.name, "uncommitted chunks", leadership.uncommitted_chunks, MAX_UNCOMMITTED_CHUNKS + 1)
+
+    def _broker(self, host: BrokerView) -> None:
+        service = host.service
+        assert service is not None
+        settings, view = service._settings, service._view
+        self._at_most(host.name, "parked reads", len(service.requests._gate), settings.max_parked_reads)
+        # One reply may come over the bound before the stream is held back.
+        most = settings.image_max_bytes + 10 * settings.follower.fetch_max_bytes
+        self._at_most(host.name, "image bytes", view._bytes, most)
+
+    def _at_most(self, who: str, queue: str, length: int, bound: int) -> None:
+        if length > self.longest.get(queue, -1):
+            self.longest[queue] = length
+            if length > bound:
+                raise CheckFailedError(f"I20: {queue} of {who}: {length}, the bound is {bound}")

@@ -1,0 +1,37 @@
+"""All checkers of one run, in the order in which they must hear of things: the ledger first."""
+
+from __future__ import annotations
+
+from simulation.checks.api import Checker
+from simulation.checks.brokers import Brokers
+from simulation.checks.commitment import Commitment
+from simulation.checks.durability import Durability
+from simulation.checks.elections import Elections
+from simulation.checks.exactly_once import ExactlyOnce
+from simulation.checks.history import Linearizability
+from simulation.checks.lao import Lao
+from simulation.checks.ledger import Ledger
+from simulation.checks.membership import VoterSets
+from simulation.checks.queues import Queues
+from simulation.checks.states import States
+from simulation.checks.visibility import Visibility
+
+
+def all_checkers() -> list[Checker]:
+    """Fresh ones, for one run."""
+    ledger = Ledger()
+    return [
+        ledger,
+        Elections(ledger),
+        Commitment(ledger),
+        Durability(ledger),
+        VoterSets(ledger),
+        States(ledger),
+        Brokers(ledger),
+        Lao(ledger),
+        # Before visibility: a write that is not in the log is its affair first.
+        ExactlyOnce(ledger),
+        Visibility(ledger),
+        Queues(),
+        Linearizability(),
+    ]

@@ -1,0 +1,155 @@
+"""What readers at brokers may see, and when they must see a write.
+
+* Never two answers for one offset: a read's reply names the image that answered, and its value is what the committed log says for there.
+* *At least T* comes from an image at T or later; a client that sends the token of what it has seen last never sees less.
+* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on every broker that is unfenced all the
+  while; after ``visible`` every *repeatable* read does too.
+* An acknowledged write is in the committed log where its token says (I12; that it stays there is I6, that all show it is I10).
+
+A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for. It is left out from the commit of
+its fencing on until it has been unfenced again, so nothing here depends on when it hears.
+
+Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that runs ahead of readers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.history import CLIENT_METRICS
+from simulation.checks.ledger import Ledger
+
+CONFIG_KEY = "match"
+"""The key that clients write in each resource."""
+READ_KINDS = ("read_config", "read_topics")
+
+
+class _Floors:
+    """From when on what offset must be shown: ascending in both."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._offsets: list[int] = []
+
+    def raise_to(self, offset: int, at: float) -> None:
+        """From ``at`` on at least ``offset``."""
+        if not self._offsets or offset > self._offsets[-1]:
+            self._times.append(at)
+            self._offsets.append(offset)
+
+    def at(self, time: float) -> int:
+        """What a read that begins at ``time`` must show, of what was promised before."""
+        index = bisect_right(self._times, time)
+        # Promised at the very moment the read began: neither was before the other.
+        while index and self._times[index - 1] == time:
+            index -= 1
+        return self._offsets[index - 1] if index else -1
+
+
+class Visibility(Checker):
+    """Reads at brokers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._acknowledged, self._visible = _Floors(), _Floors()
+        self._clients: dict[str, _Floors] = {}
+        self.reads = 0
+        self.held_to = 0
+        """Reads that had to show some write, because of its level."""
+
+    @override
+    def begin(self, world: World) -> None:
+        self.world = world
+        self._names = {host.name: host for host in world.brokers}
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.outcome != "ok" or operation.offset < 0:
+            return
+        client = self._clients.setdefault(operation.client, _Floors())
+        if operation.kind in READ_KINDS:
+            self.reads += 1
+            self._check_answer(operation)
+            self._check_order(operation, client)
+            self._check_floor(operation)
+        else:
+            self._check_written(operation)
+            if operation.reached >= common_pb2.ACKS_ACKNOWLEDGED:
+                self._acknowledged.raise_to(operation.offset, operation.returned_at)
+            if operation.reached >= common_pb2.ACKS_VISIBLE:
+                self._visible.raise_to(operation.offset, operation.returned_at)
+        client.raise_to(operation.offset, operation.returned_at)
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def _check_written(self, operation: Operation) -> None:
+        golden = self._ledger.golden
+        if operation.offset >= golden.end:
+            raise CheckFailedError(
+                f"I12: {_name(operation)} is answered as written at {operation.offset}; committed is only up to {golden.end}"
+            )
+        if operation.kind == "write_config":
+            there = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
+            if there != operation.value:
+                raise CheckFailedError(f"I12: {_name(operation)} is answered as written; the log says {there!r} there")
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def _check_answer(self, operation: Operation) -> None:
+        golden = self._ledger.golden
+        expected: Any
+        if operation.offset not in golden.hashes:
+            raise CheckFailedError(
+                f"{_name(operation)} is answered from {operation.offset}, no end of a committed batch"
+            )
+        if operation.kind == "read_config":
+            expected = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
+        else:
+            expected = golden.topics(operation.offset)
+        if operation.found != expected:
+            raise CheckFailedError(
+                f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset}; the log says {expected!r}"
+            )
+
+    def _check_order(self, operation: Operation, client: _Floors) -> None:
+        if operation.offset < operation.at_least:
+            raise CheckFailedError(
+                f"{_name(operation)} asked for {operation.at_least} at least, got {operation.offset}"
+            )
+        # Without a token no monotonicity is promised: another broker may have been told less.
+        if operation.at_least >= 0 and operation.offset < client.at(operation.invoked_at):
+            raise CheckFailedError(
+                f"{_name(operation)} shows {operation.offset}, its client has seen {client.at(operation.invoked_at)}"
+            )
+
+    def _check_floor(self, operation: Operation) -> None:
+        host = self._names.get(operation.broker)
+        if host is None:
+            self._names = {host.name: host for host in self.world.brokers}
+            host = self._names.get(operation.broker)
+        if host is None:
+            return
+        standing = self._ledger.golden.standing(host.id)
+        if standing.fenced or standing.committed_at >= operation.invoked_at:
+            return
+        repeatable = operation.mode == broker_pb2.REPEATABLE
+        floors = self._visible if repeatable else self._acknowledged
+        floor = floors.at(operation.invoked_at)
+        self.held_to += floor >= 0
+        if operation.offset < floor:
+            kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")
+            raise CheckFailedError(
+                f"{_name(operation)}, {kind} at {operation.broker}, shows {operation.offset}; a write at {floor} was answered"
+                f" as {level} before it began, and the broker is unfenced since {standing.offset}"
+            )
+
+
+def _name(operation: Operation) -> str:
+    value = f"={operation.value}" if operation.value else ""
+    return f"{operation.client}'s {operation.kind} {operation.key}{value} (number {operation.number})"
