@@ -20,10 +20,9 @@ from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, CheckFailedError, Operation
-from simulation.checks.history import CLIENT_METRICS, TOPIC_KINDS
+from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY, TOPIC_KINDS
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.checks.visibility import CONFIG_KEY
 
 
 @dataclass(slots=True)

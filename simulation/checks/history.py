@@ -2,8 +2,8 @@
 
 What is linearizable in raftlog: what the active controller decides. A write is a write of its key's register; creating and deleting topics
 are calls on the topic's existence, and their errors TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each
-given only after a confirmed round. Reads at brokers are not linearizable and promise other things (``visibility``); but when the
-cluster has come to rest, what a broker shows is what the last write left: one read of each key, after everything.
+given only after a confirmed round. Reads at brokers are not linearizable and promise other things (``visibility``); what is committed
+in the end, which all nodes show (I10), is one read of each key after everything.
 
 Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state that never was.
 """
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
-from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import (
     MAX_STATES,
     UNKNOWN,
@@ -34,6 +35,8 @@ _REFUSALS = {
 }
 CLIENT_METRICS = 16
 """Kafka's resource type of the config resources that clients write: their names are free."""
+CONFIG_KEY = "match"
+"""The key that clients write in each of them."""
 
 
 def register_entry(operation: Operation) -> Entry | None:
@@ -68,14 +71,11 @@ def by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 class Linearizability(Checker):
     """I13: every key's history, the state at rest included, is linearizable."""
 
-    def __init__(self, max_states: int = MAX_STATES) -> None:
+    def __init__(self, ledger: Ledger, max_states: int = MAX_STATES) -> None:
+        self._golden = ledger.golden
         self._max_states = max_states
         self._writes: list[Operation] = []
         self._topics: list[Operation] = []
-
-    @override
-    def begin(self, world: World) -> None:
-        self.world = world
 
     @override
     def client_invoked(self, operation: Operation) -> None:
@@ -87,13 +87,11 @@ class Linearizability(Checker):
 
     @override
     def end(self) -> None:
-        for host in self.world.brokers:
-            if host.service is None:
-                continue
-            image = host.service.image
-            configs = {name: values for (kind, name), values in image.configs.items() if kind == CLIENT_METRICS}
-            self.check_configs({name: next(iter(values.values()), None) for name, values in configs.items()})
-            self.check_topics(set(image.topic_ids))
+        golden = self._golden
+        last = golden.end - 1
+        keys = {operation.key for operation in self._writes}
+        self.check_configs({key: golden.config(CLIENT_METRICS, key, CONFIG_KEY, last) for key in keys})
+        self.check_topics(set(golden.topics(last)))
 
     def check_configs(self, at_rest: dict[str, str | None]) -> None:
         """Raises CheckFailedError."""

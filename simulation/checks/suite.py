@@ -33,5 +33,5 @@ def all_checkers() -> list[Checker]:
         ExactlyOnce(ledger),
         Visibility(ledger),
         Queues(),
-        Linearizability(),
+        Linearizability(ledger),
     ]

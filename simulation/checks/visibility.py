@@ -2,12 +2,12 @@
 
 * Never two answers for one offset: a read's reply names the image that answered, and its value is what the committed log says for there.
 * *At least T* comes from an image at T or later; a client that sends the token of what it has seen last never sees less.
-* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on every broker that is unfenced all the
-  while; after ``visible`` every *repeatable* read does too.
+* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on every unfenced broker; after
+  ``visible`` every *repeatable* read does too.
 * An acknowledged write is in the committed log where its token says (I12; that it stays there is I6, that all show it is I10).
 
-A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for. It is left out from the commit of
-its fencing on until it has been unfenced again, so nothing here depends on when it hears.
+A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for. What it answers between the
+commit of its fencing and that of its next unfencing is held to the first two rules only.
 
 Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that runs ahead of readers.
 """
@@ -15,19 +15,28 @@ Would catch: replies from a pending or half-applied image, tokens that are not w
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import Checker, CheckFailedError, Operation, World
-from simulation.checks.history import CLIENT_METRICS
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY
 from simulation.checks.ledger import Ledger
 
-CONFIG_KEY = "match"
-"""The key that clients write in each resource."""
+SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")
+
+
+class _Sent(NamedTuple):
+    """An answer as it left its broker. Messages travel as the objects they are, so a client gets this very one."""
+
+    response: Any
+    broker: str
+    unfenced: bool
+    """Whether the committed log said so of that very incarnation."""
 
 
 class _Floors:
@@ -59,14 +68,17 @@ class Visibility(Checker):
         self._ledger = ledger
         self._acknowledged, self._visible = _Floors(), _Floors()
         self._clients: dict[str, _Floors] = {}
+        self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
         self.reads = 0
         self.held_to = 0
         """Reads that had to show some write, because of its level."""
 
     @override
-    def begin(self, world: World) -> None:
-        self.world = world
-        self._names = {host.name: host for host in world.brokers}
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if type(message) is broker_pb2.BrokerResponse and message.HasField("token") and host.service is not None:
+            standing = self._ledger.golden.standing(host.id)
+            unfenced = not standing.fenced and standing.broker_epoch == host.service._lifecycle.epoch  # type: ignore[union-attr]
+            self._sent.append(_Sent(message, host.name, unfenced))
 
     @override
     def client_returned(self, operation: Operation) -> None:
@@ -129,14 +141,9 @@ class Visibility(Checker):
             )
 
     def _check_floor(self, operation: Operation) -> None:
-        host = self._names.get(operation.broker)
-        if host is None:
-            self._names = {host.name: host for host in self.world.brokers}
-            host = self._names.get(operation.broker)
-        if host is None:
-            return
-        standing = self._ledger.golden.standing(host.id)
-        if standing.fenced or standing.committed_at >= operation.invoked_at:
+        # From the newest on: an answer is on its way for a short time.
+        sent = next((sent for sent in reversed(self._sent) if sent.response is operation.response), None)
+        if sent is None or not sent.unfenced:
             return
         repeatable = operation.mode == broker_pb2.REPEATABLE
         floors = self._visible if repeatable else self._acknowledged
@@ -145,8 +152,8 @@ class Visibility(Checker):
         if operation.offset < floor:
             kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")
             raise CheckFailedError(
-                f"{_name(operation)}, {kind} at {operation.broker}, shows {operation.offset}; a write at {floor} was answered"
-                f" as {level} before it began, and the broker is unfenced since {standing.offset}"
+                f"{_name(operation)}, {kind} at {sent.broker}, shows {operation.offset}; a write at {floor} was answered"
+                f" as {level} before it began, and the broker was unfenced when it answered"
             )
 
 

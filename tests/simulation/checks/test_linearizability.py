@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.checks.history import Linearizability, existence_entry, register_entry
+from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import (
     UNKNOWN,
     Entry,
@@ -160,7 +161,7 @@ def _did(kind: str, begin: float, end: float, outcome: str, value: str = "", err
 
 
 def _checker(*operations: Operation) -> Linearizability:
-    checker = Linearizability()
+    checker = Linearizability(Ledger())
     checker.begin(_World())
     for operation in operations:
         checker.client_invoked(operation)
