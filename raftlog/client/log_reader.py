@@ -71,6 +71,7 @@ class LogReader:
         self._timeout_s = timeout_s
         self._cluster_id = cluster_id
         self._generation = -1
+        self._seen_cluster_id = cluster_id
         self._connection: _Connection | None = None
 
     async def info(self) -> LogInfo:
@@ -118,7 +119,7 @@ class LogReader:
         """
         address = self._finder.target
         await fetch_snapshot(
-            self._transport, address, snapshot_id, sink, cluster_id=self._cluster_id, timeout_s=self._timeout_s,
+            self._transport, address, snapshot_id, sink, cluster_id=self._seen_cluster_id, timeout_s=self._timeout_s,
             piece_bytes=SNAPSHOT_PIECE_BYTES,
         )  # fmt: skip
 
@@ -153,7 +154,7 @@ class LogReader:
             ) from None
         if response.HasField("error"):
             raise error_from_wire(response.error, leader_id=response.leader_id)
-        self._generation = response.generation
+        self._generation, self._seen_cluster_id = response.generation, response.cluster_id
         return response
 
     async def _attempt(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:

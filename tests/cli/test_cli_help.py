@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from raftlog.cli.main import GROUP, build
 
 COMMANDS = [
+    ("backup",),
     ("broker", "run"),
     ("brokers", "list"),
     ("config", "check"),

@@ -1,0 +1,142 @@
+"""A backup holds the state of one committed offset, whole and checked, while writes go on; a bad one never gets its name."""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_controller_quorum import VOTERS, World, alter
+
+from raftlog.client import backup as module
+from raftlog.client.backup import backup, committed_state, write_backup
+from raftlog.client.log_reader import LogReader
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import header_of, load
+from simulation.loop import run
+
+
+def reader_of(world: World, first: int = 0) -> LogReader:
+    endpoints = [voter.endpoint for voter in VOTERS]
+    return LogReader(world.network.transport_for("backup"), endpoints[first:] + endpoints[:first], rng=random.Random(4))
+
+
+def state_at(world: World, end_offset: int) -> Image:
+    """What the nodes themselves make of the log up to an offset; all of them the same."""
+    images = []
+    for node in world.nodes:
+        builder = ImageBuilder(Image())
+        replica = node.service.replica
+        while builder.offset + 1 < end_offset:
+            builder.apply_chunk(replica.read(builder.offset + 1, end_offset, 1 << 20))
+        images.append(builder.snapshot())
+    assert len({image.state_hash for image in images}) == 1
+    return images[0]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(tmp_path: Path, first: int) -> None:
+    async def main() -> None:
+        world = World()
+        await world.active()
+        for i in range(50):
+            await world.client.call(alter(f"before{i}", "x" * 1000))
+        stop = asyncio.Event()
+        written = 0
+
+        async def writes() -> None:
+            nonlocal written
+            while not stop.is_set():
+                await world.client.call(alter(f"during{written}", "x" * 1000))
+                written += 1
+
+        writing = asyncio.ensure_future(writes())
+        await asyncio.sleep(0.02)
+        before = written
+        reader = reader_of(world, first)
+        file = tmp_path / "backup.checkpoint"
+        summary = await backup(reader, file)
+        reader.close()
+        assert written > before, "nobody wrote meanwhile"
+        stop.set()
+        await writing
+        await world.until(lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes))
+        header, image = load([file.read_bytes()])
+        expected = state_at(world, header.end_offset)
+        assert (header.cluster_id, header.generation) == ("c", 0)
+        assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)
+        assert header == summary.header
+        assert image.state_hash == expected.state_hash == summary.state_hash
+        assert image.configs[(16, "before49")] == {"match": "x" * 1000}
+        assert os.listdir(tmp_path) == ["backup.checkpoint"]
+        assert file.stat().st_size == summary.bytes
+        assert not world.network.handler_failures
+
+    run(main())
+
+
+def test_the_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        for i in range(30):
+            await world.client.call(alter(f"k{i}", "x" * 10_000))
+        reader = reader_of(world)
+        state = asyncio.ensure_future(committed_state(reader))
+        await asyncio.sleep(0.001)
+        assert not state.done()
+        node.kill()
+        info, image = await state
+        assert image.offset + 1 >= info.high_watermark
+        for i in range(30):
+            assert image.configs[(16, f"k{i}")] == {"match": "x" * 10_000}
+
+    run(main())
+
+
+def an_image() -> Image:
+    return Image(offset=6, epoch=2, timestamp_ms=3)
+
+
+def header(image: Image):
+    return header_of(image, cluster_id="c", generation=1)
+
+
+def test_a_backup_is_never_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "b"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match="there already"):
+        write_backup(file, an_image(), header(an_image()))
+    assert file.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        write_backup(tmp_path / "no" / "b", an_image(), header(an_image()))
+    assert os.listdir(tmp_path) == []
+
+
+def flip(data: bytes) -> bytes:
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda data: b""])
+def test_a_disk_that_gives_back_something_else_is_found_before_the_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
+) -> None:
+    honest = module._pieces_of
+    monkeypatch.setattr(module, "_pieces_of", lambda file: [damage(b"".join(honest(file)))])
+    with pytest.raises(CorruptLogError):
+        write_backup(tmp_path / "b", an_image(), header(an_image()))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_image_that_is_not_what_its_hash_says_is_not_backed_up(tmp_path: Path) -> None:
+    image = Image(offset=6, epoch=2, timestamp_ms=3, state_hash=9)
+    with pytest.raises(FatalError, match="state hash"):
+        write_backup(tmp_path / "b", image, header(image))
+    assert os.listdir(tmp_path) == []
