@@ -16,6 +16,7 @@ from raftlog.quorum.events import (
     Effect,
     Event,
     Flushed,
+    LogStartAdvanced,
     PeerConnected,
     PeerLost,
     Proposed,
@@ -24,6 +25,8 @@ from raftlog.quorum.events import (
     ResignRequested,
     ResponseReceived,
     RoundRequested,
+    SnapshotFrozen,
+    SnapshotStored,
     SpaceChanged,
     Tick,
     VotePersisted,
@@ -57,6 +60,9 @@ class QuorumCore:
             VotePersisted: self._vote_persisted,
             RoundRequested: self._round_requested,
             ResignRequested: self._resign_requested,
+            SnapshotFrozen: self._snapshot_frozen,
+            LogStartAdvanced: self._log_start_advanced,
+            SnapshotStored: self._snapshot_stored,
             SpaceChanged: self._space_changed,
         }
 
@@ -191,6 +197,7 @@ class QuorumCore:
 
     def _flushed(self, event: Flushed) -> None:
         self._node.log.flushed(event.end_offset)
+        self._node.truncation_unflushed = False
         self._node.role.on_flushed()
 
     def _vote_persisted(self, event: VotePersisted) -> None:
@@ -202,6 +209,30 @@ class QuorumCore:
 
     def _resign_requested(self, event: ResignRequested) -> None:
         self._node.role.on_resign_requested(event.reason, event.successor)
+
+    def _snapshot_frozen(self, event: SnapshotFrozen) -> None:
+        node = self._node
+        if event.snapshot_id.end_offset > node.high_watermark:
+            node.fail(f"{event.snapshot_id} ends above the high watermark {node.high_watermark}")
+        else:
+            node.log.add_snapshot(event.snapshot_id)
+
+    def _log_start_advanced(self, event: LogStartAdvanced) -> None:
+        node, snapshot_id = self._node, event.snapshot_id
+        if snapshot_id not in node.log.snapshots:
+            node.fail(f"the log was dropped below {snapshot_id}, which is not there")
+        elif snapshot_id.end_offset > node.log.start:
+            node.log.advance_start(snapshot_id)
+            node.history.advance(snapshot_id.end_offset)
+
+    def _snapshot_stored(self, event: SnapshotStored) -> None:
+        node = self._node
+        if event.snapshot_id != node.installing:
+            return
+        node.installing = None
+        if not event.error:
+            node.install_snapshot(event.snapshot_id, event.voters)
+        node.role.on_snapshot_stored(sound=not event.error)
 
     def _space_changed(self, event: SpaceChanged) -> None:
         self._node.low_on_space = event.low

@@ -21,6 +21,11 @@ class EpochIndex:
         return self._epochs[-1] if self._epochs else 0
 
     @property
+    def last_start(self) -> int:
+        """Where the last epoch begins; -1 if there is none."""
+        return self._starts[-1] if self._starts else -1
+
+    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """All (epoch, first offset)."""
         return tuple(zip(self._epochs, self._starts, strict=True))
@@ -41,12 +46,22 @@ class EpochIndex:
             self._starts.pop()
             self._epochs.pop()
 
-    def end_offset_for_epoch(self, epoch: int, *, log_start: int, log_end: int) -> tuple[int, int]:
+    def drop_before(self, offset: int, log_end: int) -> None:
+        """The log below ``offset`` was dropped."""
+        keep_from = max(0, bisect_right(self._starts, offset) - 1) if offset < log_end else len(self._starts)
+        del self._starts[:keep_from], self._epochs[:keep_from]
+        if self._starts:
+            self._starts[0] = max(offset, self._starts[0])
+
+    def end_offset_for_epoch(
+        self, epoch: int, *, log_start: int, log_end: int, start_epoch: int = 0
+    ) -> tuple[int, int]:
         """The highest epoch here that is not above ``epoch``, and where it ends (exclusive).
 
-        (0, ``log_start``) if every epoch here is above it: the two logs have nothing in common.
+        ``start_epoch`` is that of the record before the log start. (0, ``log_start``) if every epoch here is above ``epoch``: the
+        two logs have nothing in common.
         """
         at = bisect_right(self._epochs, epoch)
         if at == 0:
-            return 0, log_start
+            return (start_epoch if start_epoch <= epoch else 0), (log_start if self._epochs else log_end)
         return self._epochs[at - 1], self._starts[at] if at < len(self._starts) else log_end

@@ -1,4 +1,4 @@
-"""Pulling the log from one peer: at most one Fetch outstanding, each one an acknowledgement."""
+"""Pulling the log from one peer: at most one request outstanding, each Fetch an acknowledgement."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from raftlog.errors import ErrorCode
-from raftlog.quorum.events import Append, Flush, LogSpan, SendFetch, Truncate
+from raftlog.quorum.events import Append, Flush, LogSpan, SendFetch, SendFetchSnapshot, Truncate
 from raftlog.quorum.node_state import NEVER
+from raftlog.quorum.snapshot_fetcher import SnapshotFetcher
+from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 RETRY_BACKOFF_S = 0.020
 """The pause after a Fetch that failed."""
+
+
+FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
+"""The answers that a Fetcher takes."""
 
 
 class Verdict(Enum):
@@ -26,7 +32,10 @@ class Verdict(Enum):
 
 
 class Fetcher:
-    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset acknowledges what is durable."""
+    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset acknowledges what is durable.
+
+    Where the leader's log begins too late it names a snapshot instead: then that is fetched, and the log goes on behind it.
+    """
 
     def __init__(self, node: Node, peer_id: int) -> None:
         self.node = node
@@ -36,12 +45,23 @@ class Fetcher:
         self._request_deadline = NEVER
         self._not_before = node.now
         self._round = 0
+        self._snapshot: SnapshotFetcher | None = None
 
     def deadline(self) -> float:
         """When on_tick has something to do."""
         if self._awaited is not None:
             return self._request_deadline
-        return self._not_before if self.node.log.flushed_end >= self.node.log.end else NEVER
+        return NEVER if self._blocked() else self._not_before
+
+    def _blocked(self) -> bool:
+        """Whether the disk has to come first."""
+        node = self.node
+        return (
+            node.log.flushed_end < node.log.end
+            or node.installing is not None
+            # The truncation must not be lost once the snapshot is there: it would stand beside a log that has another past.
+            or (self._snapshot is not None and node.truncation_unflushed)
+        )
 
     def awaits(self, peer_id: int, correlation_id: int) -> bool:
         """Whether this is the one answer awaited. Late, duplicate and foreign ones are not."""
@@ -50,14 +70,16 @@ class Fetcher:
     def pump(self) -> None:
         """Send the next Fetch if it is time."""
         node = self.node
-        if self._awaited is not None or node.log.flushed_end < node.log.end or node.now < self._not_before:
-            return
-        if node.role_stale:
-            # Another role is about to ask.
+        if self._awaited is not None or node.now < self._not_before or self._blocked() or node.role_stale:
+            # If the role is stale another one is about to ask.
             return
         self._awaited = correlation_id = node.next_correlation_id()
         config, log = node.config, node.log
         self._request_deadline = node.now + config.request_timeout_ms / 1000
+        if self._snapshot is not None:
+            part = self._snapshot.request(self._epoch, correlation_id)
+            node.out.append(SendFetchSnapshot(self.peer_id, correlation_id, part))
+            return
         request = pb.FetchRequest(
             cluster_id=config.cluster_id,
             replica_id=config.node_id,
@@ -84,6 +106,14 @@ class Fetcher:
         """Give up an answer that is overdue; send if it is time."""
         if self.overdue:
             self._awaited, self._request_deadline = None, NEVER
+            if self._snapshot is not None:
+                self._snapshot.ask_for_less()
+        self.pump()
+
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        """The disk has the snapshot that was fetched, or refused it: go on."""
+        if not sound:
+            self._not_before = self.node.now + RETRY_BACKOFF_S
         self.pump()
 
     def back_off(self, peer_id: int | None = None) -> None:
@@ -96,15 +126,28 @@ class Fetcher:
     def stop(self) -> None:
         """Ask no more."""
         self._awaited, self._request_deadline, self._not_before = None, NEVER, NEVER
+        self.drop_snapshot()
 
-    def take(self, response: pb.FetchResponse, span: LogSpan | None) -> Verdict:
+    def drop_snapshot(self) -> None:
+        """Give up a snapshot half fetched."""
+        if self._snapshot is not None:
+            self._snapshot.drop()
+            self._snapshot = None
+
+    def take(self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None) -> Verdict:
         """Use the awaited answer. The caller has heeded what it says about leaders, and is still in the same role."""
         self._awaited, self._request_deadline = None, NEVER
         if response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and response.leader_epoch == self._epoch:
             return Verdict.NOT_LEADER
-        if response.error_code or response.leader_epoch != self._epoch or response.leader_id != self.peer_id:
+        if response.leader_epoch != self._epoch or response.leader_id != self.peer_id:
             return Verdict.REFUSED
-        if response.HasField("diverging_epoch"):
+        if isinstance(response, pb.FetchSnapshotResponse):
+            return self._take_part(response)
+        if response.error_code or self._snapshot is not None:
+            return Verdict.REFUSED
+        if response.HasField("snapshot_id"):
+            sound = self._begin_snapshot(SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch))
+        elif response.HasField("diverging_epoch"):
             sound = self._truncate(response.diverging_epoch.epoch, response.diverging_epoch.end_offset)
         else:
             sound = self._append(response, span)
@@ -129,6 +172,37 @@ class Fetcher:
         node.advance_high_watermark(min(log.end, response.high_watermark))
         return True
 
+    def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
+        """The leader's log begins too late for this one. False for a snapshot that would take back what is committed here."""
+        node, log = self.node, self.node.log
+        if snapshot_id.end_offset <= max(0, node.high_watermark) or not 0 < snapshot_id.epoch <= self._epoch:
+            return False
+        kept = max(log.start, node.high_watermark)
+        if log.end >= snapshot_id.end_offset and kept < log.end:
+            # Another history, longer than the snapshot: what is not committed of it goes first, and the leader is asked again.
+            self._truncate_to(kept)
+        else:
+            self._snapshot = SnapshotFetcher(node, snapshot_id)
+        return True
+
+    def _take_part(self, response: pb.FetchSnapshotResponse) -> Verdict:
+        """Store a part of a snapshot, or begin anew if the leader has it no more."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return Verdict.REFUSED
+        if response.error_code in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            self.drop_snapshot()
+            self._not_before = self.node.now + RETRY_BACKOFF_S
+            return Verdict.ACCEPTED
+        if response.error_code:
+            return Verdict.REFUSED
+        if not snapshot.take(response):
+            self.drop_snapshot()
+            return Verdict.REFUSED
+        if snapshot.complete:
+            self.node.installing, self._snapshot = snapshot.snapshot_id, None
+        return Verdict.ACCEPTED
+
     def _truncate(self, epoch: int, end_offset: int) -> bool:
         """Drop what the leader does not have. False if that would drop nothing: no leader asks for it."""
         node, log = self.node, self.node.log
@@ -143,8 +217,13 @@ class Fetcher:
             return True
         if target >= log.end:
             return False
-        log.truncate(target)
-        node.out.append(Truncate(target))
-        node.out.append(Flush())
-        node.truncate_voters(target)
+        self._truncate_to(target)
         return True
+
+    def _truncate_to(self, end_offset: int) -> None:
+        node = self.node
+        node.log.truncate(end_offset)
+        node.truncation_unflushed = True
+        node.out.append(Truncate(end_offset))
+        node.out.append(Flush())
+        node.truncate_voters(end_offset)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.events import ResponseReceived
-from raftlog.quorum.fetcher import Fetcher, Verdict
+from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
 from raftlog.quorum.role import Role
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
@@ -40,6 +39,16 @@ class Follower(Role):
         self._fetcher.pump()
 
     @override
+    def leave(self) -> None:
+        self._fetcher.drop_snapshot()
+
+    @override
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        # How long the disk took is not the leader's fault.
+        self._fetch_deadline = max(self._fetch_deadline, self.node.now + self._fetch_timeout_s)
+        self._fetcher.on_snapshot_stored(sound=sound)
+
+    @override
     def deadline(self) -> float:
         return min(self._fetch_deadline, self._fetcher.deadline())
 
@@ -62,7 +71,7 @@ class Follower(Role):
     @override
     def on_response(self, event: ResponseReceived) -> None:
         response = event.response
-        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, pb.FetchResponse):
+        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
             return
         if not self.node.heed(response):
             return
@@ -90,6 +99,10 @@ class Follower(Role):
 
     @override
     def on_flushed(self) -> None:
+        self._fetcher.pump()
+
+    @override
+    def on_voters_changed(self) -> None:
         self._fetcher.pump()
 
     @override

@@ -34,10 +34,15 @@ class Invariants:
 
     def _check_log(self) -> None:
         log, high_watermark = self._node.log, self._node.high_watermark
+        entries = log.epochs.entries
         _require(0 <= log.start <= log.flushed_end <= log.end, "log start <= flushed end <= log end")
         _require(high_watermark == -1 or log.start <= high_watermark <= log.end, "log start <= HW <= log end")
+        snapshots, newest = log.snapshots, log.snapshots[-1].end_offset if log.snapshots else 0
+        _require(all(a < b for a, b in pairwise(snapshots)), "snapshots ascend")
+        _require(log.start <= newest <= max(0, high_watermark), "log start <= newest snapshot <= HW")
+        _require(log.start == 0 or snapshots[0].end_offset >= log.start, "no snapshot ends below the log start")
+        _require(not entries or entries[0][1] == log.start, "the epoch index begins with the log")
         _require(high_watermark >= self._high_watermark, "the high watermark never goes down")
-        entries = log.epochs.entries
         _require(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries)), "epochs ascend")
         _require(not entries or entries[-1][1] < log.end, "every epoch of the index has a record")
         _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
@@ -67,6 +72,7 @@ class Invariants:
             known = role.progress.majority_offset(node.log.flushed_end)
             _require(known <= node.log.end, "nobody has more than the leader")
             _require(role.start_offset <= node.log.end, "a leader never truncates")
+            _require(node.installing is None, "a leader never loads a snapshot")
 
     def _check_voters(self) -> None:
         node, history = self._node, self._node.history

@@ -24,6 +24,7 @@ from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.progress import Progress, ReplicaProgress
 from raftlog.quorum.role import Role
 from raftlog.quorum.rounds import Rounds
+from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -154,14 +155,17 @@ class Leader(Role):
         if request.round > self.rounds.current:
             self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.INVALID_REQUEST)
             return
-        if offset < log.start:
-            self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.OFFSET_OUT_OF_RANGE)
-            return
         key = (request.replica_id, request.replica_directory_id)
         if key in self._parked:
             # One for each replica. The older is answered, should it be the newer after all (a duplicate, a late one).
             self._release(self._parked.pop(key))
         replica = self.progress.heard_from(*key)
+        if offset <= log.start or request.last_fetched_epoch < log.start_epoch:
+            snapshot_id = log.snapshot_for(offset, request.last_fetched_epoch)
+            if snapshot_id is not None:
+                replica.fetched_at = node.now
+                self._reply_snapshot(request, reply_to, snapshot_id)
+                return
         diverging = log.divergence(offset, request.last_fetched_epoch)
         if diverging is not None:
             replica.fetched_at = node.now
@@ -247,16 +251,31 @@ class Leader(Role):
         self._parked_until = min((fetch.expires for fetch in self._parked.values()), default=NEVER)
 
     def _reply_diverging(self, request: pb.FetchRequest, reply_to: Any, diverging: tuple[int, int]) -> None:
+        self._reply_without_data(
+            request, reply_to, diverging_epoch=pb.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+        )
+
+    def _reply_snapshot(self, request: pb.FetchRequest, reply_to: Any, snapshot_id: SnapshotId) -> None:
+        self._reply_without_data(
+            request, reply_to, snapshot_id=pb.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+        )
+
+    def _reply_without_data(self, request: pb.FetchRequest, reply_to: Any, **where: Any) -> None:
         node = self.node
         response = pb.FetchResponse(
             leader_id=node.config.node_id,
             leader_epoch=self.epoch,
             high_watermark=node.high_watermark,
             log_start_offset=node.log.start,
-            diverging_epoch=pb.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]),
+            leader_endpoint=node.endpoint,
             correlation_id=request.correlation_id,
+            **where,
         )
         node.out.append(ReplyFetch(reply_to, response, request.fetch_offset, max_bytes=0))
+
+    @override
+    def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
+        self.progress.heard_from(replica_id, directory_id).fetched_at = self.node.now
 
     # --- proposals and commits ----------------------------------------------------------------------------------------
 

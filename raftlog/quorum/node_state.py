@@ -11,8 +11,10 @@ from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.events import (
     Effect,
     Fatal,
+    Flush,
     HighWatermarkAdvanced,
     LeaderChanged,
+    LoadSnapshot,
     PeersChanged,
     PersistVote,
     Reply,
@@ -26,7 +28,7 @@ from raftlog.quorum.events import (
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.voter_history import VoterHistory
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -66,6 +68,9 @@ class NodeState:
         """The leader of this epoch as far as known. ``vote.leader_id`` is who ever led it, itself included."""
         self.high_watermark = -1
         self.low_on_space = False
+        self.installing: SnapshotId | None = None
+        """All of it was handed to the shell, which is about to replace the log by it: until then nothing is fetched, nor led."""
+        self.truncation_unflushed = False
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.hurry = False
@@ -81,7 +86,15 @@ class NodeState:
         self._correlation_id = 0
         self._leader_endpoint = ""
         self._dialed: dict[int, Voter] | None = None
+        if recovered.snapshots:
+            self._load(recovered.snapshots[-1])
         self._adopt_voters()
+
+    def _load(self, snapshot_id: SnapshotId) -> None:
+        """What a snapshot holds is committed."""
+        self.high_watermark = snapshot_id.end_offset
+        self.out.append(LoadSnapshot(snapshot_id))
+        self.out.append(HighWatermarkAdvanced(snapshot_id.end_offset))
 
     @property
     def epoch(self) -> int:
@@ -152,10 +165,13 @@ class NodeState:
         if self.history.truncate(end_offset):
             self._adopt_voters()
 
-    def reset_voters(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
-        """The log was replaced by a snapshot with these voters."""
-        self.history.reset(end_offset, voters)
+    def install_snapshot(self, snapshot_id: SnapshotId, voters: tuple[Voter, ...]) -> None:
+        """The shell has replaced the log by a snapshot with these voters."""
+        self.log.reset(snapshot_id)
+        self._load(snapshot_id)
+        self.history.reset(snapshot_id.end_offset, voters)
         self._adopt_voters()
+        self.out.append(Flush())
 
     def _adopt_voters(self) -> None:
         config, history = self.config, self.history
@@ -181,11 +197,14 @@ class NodeState:
             # Who observes may know voters that are all gone.
             dialed |= {peer.node_id: peer for peer in self.config.bootstrap_peers}
         leader_id, endpoint = self.leader_id, self._leader_endpoint
-        # A log that lags may not know the leader, or may know it by an endpoint it has left.
-        if endpoint and leader_id not in (-1, self.config.node_id):
+        if leader_id not in (-1, self.config.node_id):
             known = dialed.get(leader_id)
-            if known is None or self.history.offset != -1:
+            if endpoint and (known is None or self.history.offset != -1):
+                # A log that lags may not know the leader, or may know it by an endpoint it has left.
                 dialed[leader_id] = Voter(leader_id, endpoint, known.directory_id if known else "")
+            elif known is None and self._dialed is not None and leader_id in self._dialed:
+                # Removed, but it leads until that is committed.
+                dialed[leader_id] = self._dialed[leader_id]
         if dialed != self._dialed:
             self._dialed = dialed
             self.connected.intersection_update(dialed)

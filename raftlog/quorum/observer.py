@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.events import ResponseReceived
-from raftlog.quorum.fetcher import Fetcher, Verdict
+from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
 from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.role import Role
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
@@ -48,6 +47,14 @@ class Observer(Role):
         self._fetcher.pump()
 
     @override
+    def leave(self) -> None:
+        self._fetcher.drop_snapshot()
+
+    @override
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        self._fetcher.on_snapshot_stored(sound=sound)
+
+    @override
     def deadline(self) -> float:
         return min(self._leader_deadline, self._fetcher.deadline())
 
@@ -74,7 +81,7 @@ class Observer(Role):
     @override
     def on_response(self, event: ResponseReceived) -> None:
         response = event.response
-        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, pb.FetchResponse):
+        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
             return
         if not self.node.heed(response):
             return
@@ -98,6 +105,12 @@ class Observer(Role):
 
     @override
     def on_flushed(self) -> None:
+        self._fetcher.pump()
+
+    @override
+    def on_voters_changed(self) -> None:
+        if self.node.leader_id == -1 and not self.node.dials(self._fetcher.peer_id):
+            self._fetcher.back_off(self._next_voter())
         self._fetcher.pump()
 
     @override

@@ -19,6 +19,7 @@ class ReplicaProgress:
         "end_offset",
         "fetched_at",
         "is_voter",
+        "leader_end_at",
         "leader_end_then",
         "low_on_space",
         "max_metadata_version",
@@ -34,6 +35,7 @@ class ReplicaProgress:
         self.fetched_at: float | None = None
         self.caught_up_at: float | None = None
         self.leader_end_then = -1
+        self.leader_end_at: float | None = None
         self.max_metadata_version = 0
         self.low_on_space = False
 
@@ -45,10 +47,10 @@ class ReplicaProgress:
         if end_offset >= leader_end:
             self.caught_up_at = now
         elif self.leader_end_then != -1 and end_offset >= self.leader_end_then:
-            self.caught_up_at = self.fetched_at
+            self.caught_up_at = self.leader_end_at
         self.end_offset = end_offset
         self.leader_end_then = leader_end
-        self.fetched_at = now
+        self.leader_end_at = self.fetched_at = now
 
 
 class Progress:

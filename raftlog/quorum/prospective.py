@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.campaign import Campaign
+from raftlog.quorum.node_state import MIN_BACKOFF_S
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
@@ -50,7 +51,10 @@ class Prospective(Campaign):
 
     @override
     def won(self) -> None:
-        if self.node.now >= self._yield_until:
+        if self.node.installing is not None:
+            # Whoever leads must have its log in its hands.
+            self.retry_at = self.node.now + MIN_BACKOFF_S
+        elif self.node.now >= self._yield_until:
             self.node.become_candidate()
         else:
             self.retry_at = self._yield_until
@@ -74,7 +78,7 @@ class Prospective(Campaign):
         if node.now < self.deadline():
             return
         if len(self.granted) >= node.voters.majority:
-            node.become_candidate()
+            self.won()
         elif node.hurry:
             self._begin_round()
         else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raftlog.errors import ErrorCode
-from raftlog.quorum.events import Reply
+from raftlog.quorum.events import Reply, ReplySnapshot
+from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ def handle(node: Node, request: Any, reply_to: Any) -> None:
     """Answer one request. Anything that is no request of the quorum gets no answer."""
     if isinstance(request, pb.FetchRequest):
         handle_fetch(node, request, reply_to)
+    elif isinstance(request, pb.FetchSnapshotRequest):
+        handle_fetch_snapshot(node, request, reply_to)
     elif isinstance(request, pb.VoteRequest):
         handle_vote(node, request, reply_to)
     elif isinstance(request, pb.BeginQuorumEpochRequest):
@@ -49,6 +52,44 @@ def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
         node.role.refuse_fetch(request.correlation_id, reply_to, error)
     else:
         node.role.on_fetch(request, reply_to)
+
+
+def handle_fetch_snapshot(node: Node, request: pb.FetchSnapshotRequest, reply_to: Any) -> None:
+    """Serve a snapshot by position (KIP-630); in epoch -1 any node does. The shell checks the position against the size."""
+    error = _fetch_snapshot_error(node, request)
+    foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
+    response = pb.FetchSnapshotResponse(
+        error_code=error,
+        leader_id=-1 if foreign else node.leader_id,
+        leader_epoch=0 if foreign else node.epoch,
+        snapshot_id=request.snapshot_id,
+        position=request.position,
+        correlation_id=request.correlation_id,
+    )
+    if error:
+        node.out.append(Reply(reply_to, response))
+    else:
+        max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+        node.out.append(ReplySnapshot(reply_to, response, request.position, max_bytes))
+
+
+def _fetch_snapshot_error(node: Node, request: pb.FetchSnapshotRequest) -> ErrorCode:
+    epoch, snapshot_id = request.current_leader_epoch, request.snapshot_id
+    if request.cluster_id != node.config.cluster_id:
+        return ErrorCode.INCONSISTENT_CLUSTER_ID
+    if epoch < -1 or request.max_bytes <= 0:
+        return ErrorCode.INVALID_REQUEST
+    if epoch != -1:
+        if epoch < node.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > node.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if node.leader_id != node.config.node_id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        node.role.on_snapshot_fetch(request.replica_id, request.replica_directory_id)
+    if SnapshotId(snapshot_id.end_offset, snapshot_id.epoch) not in node.log.snapshots:
+        return ErrorCode.SNAPSHOT_NOT_FOUND
+    return ErrorCode.POSITION_OUT_OF_RANGE if request.position < 0 else ErrorCode.NONE
 
 
 def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:

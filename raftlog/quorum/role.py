@@ -89,6 +89,12 @@ class Role:
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
         """The leader resigned; ``place`` is this node's among the preferred candidates, None if it is not one."""
 
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        """The disk has the snapshot that was fetched, and no log before it; or it found that the snapshot is not sound."""
+
+    def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
+        """A replica of this epoch fetches a snapshot here; only a leader counts with it."""
+
     def on_voters_changed(self) -> None:
         """Another voter set is in force, or it is committed, and this role goes with it."""
 

@@ -79,7 +79,7 @@ class VoterHistory:
         """The log below ``end_offset`` was dropped: the set in force there is the base. Changes no set in force."""
         while self._records and self._records[0].offset < end_offset:
             self._base = self._records.pop(0)
-        self._take()
+        self.before = self._set_of(self._before())
 
     def reset(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
         """The log was replaced by a snapshot with this set."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import Mock
 
 from quorum_oracle import Oracle
 
+from raftlog.errors import ErrorCode
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import (
     Append,
     BecameLeader,
+    DropSnapshot,
     Effect,
     Event,
     Fatal,
@@ -27,13 +29,16 @@ from raftlog.quorum.events import (
     Flushed,
     HighWatermarkAdvanced,
     LogSpan,
+    LogStartAdvanced,
     LostLeadership,
     PeerConnected,
     PeerLost,
+    PeersChanged,
     PersistVote,
     Proposed,
     Reply,
     ReplyFetch,
+    ReplySnapshot,
     RequestFailed,
     RequestReceived,
     ResignRequested,
@@ -43,17 +48,49 @@ from raftlog.quorum.events import (
     RoundStarted,
     Send,
     SendFetch,
+    SendFetchSnapshot,
+    SnapshotFrozen,
+    SnapshotStored,
+    StoreSnapshot,
     Tick,
     Truncate,
     VotePersisted,
 )
-from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 CLUSTER = "cluster-a"
 TRAVEL_S = 0.0005
-SENDS = (Send, SendFetch, Reply, ReplyFetch)
-Record = tuple[int, int]  # (epoch, value)
+SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
+Record = tuple[int, int]  # (epoch, value); a negative value is a VotersRecord, see voters_value
+
+PART_BYTES = 24
+"""Of a snapshot in one answer: several parts to each."""
+
+DISKS = ("", "a", "b", "c")
+"""How many disks a node has had: node 2 begins with dir2, then dir2b, dir2c."""
+
+
+def voter(name: str) -> Voter:
+    """Voter of a name: 2 is node 2 with its first disk, 2b with its second."""
+    node_id = int(name.rstrip("abc"))
+    return Voter(node_id, f"host{node_id}:1", f"dir{name}")
+
+
+def voters_value(*names: str) -> int:
+    """The value of a VotersRecord: two bits for each node say which of its disks."""
+    return -1 - sum(max(1, DISKS.index(name.lstrip("0123456789"))) << 2 * int(name.rstrip("abc")) for name in names)
+
+
+def voters_of(value: int) -> tuple[Voter, ...]:
+    """The voters of such a value."""
+    code, found = -1 - value, []
+    for node_id in range(1, 10):
+        disk = code >> 2 * node_id & 3
+        if disk:
+            found.append(voter(f"{node_id}{DISKS[disk] if disk > 1 else ''}"))
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -80,15 +117,53 @@ class Disk:
 
     vote: VoteState = field(default_factory=VoteState)
     log: list[Record] = field(default_factory=list)
+    """All of it, also what a node does not have any more: index = offset."""
     pending: list[tuple[str, Any]] = field(default_factory=list)
+    start: int = 0
+    snapshots: dict[SnapshotId, list[Record]] = field(default_factory=dict)
 
     def make_durable(self, operations: int) -> None:
         for kind, what in self.pending[:operations]:
             if kind == "append":
                 self.log.extend(what)
+            elif kind == "install":
+                self.install(what)
             else:
                 del self.log[what:]
         del self.pending[:operations]
+
+    def install(self, snapshot_id: SnapshotId) -> None:
+        self.log, self.start = list(self.snapshots[snapshot_id]), snapshot_id.end_offset
+        self.snapshots = {snapshot_id: self.snapshots[snapshot_id]}
+
+    def recovered_log(self) -> list[Record]:
+        """What a crash now would leave: a snapshot that ends above the log takes its place."""
+        newest = max(self.snapshots, default=None)
+        return self.snapshots[newest] if newest is not None and newest.end_offset > len(self.log) else self.log
+
+    def recover(self) -> RecoveredLog:
+        newest = max(self.snapshots, default=None)
+        voters: list[VotersAt] = []
+        if newest is not None:
+            content = self.snapshots[newest]
+            if newest.end_offset > len(self.log):
+                self.install(newest)
+            assert self.log[: newest.end_offset] == content, "a snapshot beside a log of another past"
+            voters = [VotersAt(newest.end_offset, sets[-1].voters)] if (sets := voters_in(content, 0)) else []
+        behind = newest.end_offset if newest is not None else 0
+        return RecoveredLog(
+            self.vote,
+            self.start,
+            len(self.log),
+            span_of(self.log[self.start :], self.start).epochs,
+            start_epoch=self.log[self.start - 1][0] if self.start else 0,
+            snapshots=tuple(sorted(self.snapshots)),
+            voters=(*voters, *voters_in(self.log[behind:], behind)),
+        )
+
+
+def voters_in(records: list[Record], base: int) -> tuple[VotersAt, ...]:
+    return tuple(VotersAt(base + i, voters_of(value)) for i, (_, value) in enumerate(records) if value < 0)
 
 
 def span_of(records: list[Record], base: int) -> LogSpan:
@@ -96,13 +171,20 @@ def span_of(records: list[Record], base: int) -> LogSpan:
     for i, (epoch, _) in enumerate(records):
         if not runs or runs[-1][0] != epoch:
             runs.append((epoch, base + i))
-    data = b" ".join(b"%d:%d" % record for record in records)
-    return LogSpan(base, base + len(records), tuple(runs), data)
+    return LogSpan(base, base + len(records), tuple(runs), encode(records), voters_in(records, base))
+
+
+def encode(records: list[Record]) -> bytes:
+    return b" ".join(b"%d:%d" % record for record in records)
+
+
+def decode(data: bytes) -> list[Record]:
+    pairs = (item.split(b":") for item in data.split())
+    return [(int(epoch), int(value)) for epoch, value in pairs]
 
 
 def records_of(span: LogSpan) -> list[Record]:
-    pairs = (item.split(b":") for item in span.data.split())
-    return [(int(epoch), int(value)) for epoch, value in pairs]
+    return decode(span.data)
 
 
 class SimNode:
@@ -129,9 +211,11 @@ class SimNode:
 
     def start(self) -> None:
         self.life += 1
-        self.log = list(self.disk.log)
-        runs = span_of(self.log, 0).epochs
-        recovered = RecoveredLog(self.disk.vote, 0, len(self.log), runs)
+        recovered = self.disk.recover()
+        self.log, self.start_offset = list(self.disk.log), self.disk.start
+        self.making: dict[SnapshotId, bytearray] = {}
+        self.freezing: deque[SnapshotId] = deque()
+        self.dialed: dict[int, Voter] = {}
         self.held: deque[Any] = deque()
         self.flushes: deque[tuple[int, int]] = deque()
         self.truncations = 0
@@ -164,6 +248,8 @@ class SimNode:
         self.cluster.history.extend((self.id, effect) for effect in effects)
 
     def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, ReplyFetch) and effect.max_bytes > 0:
+            assert effect.offset >= self.start_offset
         if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
             self.held.append(effect)
         elif isinstance(effect, SENDS):
@@ -175,7 +261,19 @@ class SimNode:
             self.ahead = []
             self.write(("append", records))
             self.cluster.oracle.appended(self, effect.span.base_offset, records)
+        elif isinstance(effect, StoreSnapshot):
+            if effect.position == 0:
+                self.making[effect.snapshot_id] = bytearray()
+            assert len(self.making[effect.snapshot_id]) == effect.position
+            self.making[effect.snapshot_id] += effect.data
+            if effect.last:
+                self.freezing.append(effect.snapshot_id)
+        elif isinstance(effect, DropSnapshot):
+            del self.making[effect.snapshot_id]
+        elif isinstance(effect, PeersChanged):
+            self.dialed = {peer.node_id: peer for peer in effect.peers}
         elif isinstance(effect, Truncate):
+            assert effect.end_offset >= max(self.start_offset, self.high_watermark)
             del self.log[effect.end_offset :]
             self.write(("truncate", effect.end_offset))
             self.truncations += 1
@@ -204,6 +302,64 @@ class SimNode:
     def propose(self, values: list[int]) -> None:
         core = self.up
         self.step(Proposed(core.epoch, span_of([(core.epoch, value) for value in values], len(self.log))))
+
+    def propose_voters(self, *names: str) -> None:
+        self.propose([voters_value(*names)])
+
+    def freeze(self, *, sound: bool = True) -> bool:
+        """The oldest snapshot that came whole becomes durable, and takes the place of the log; or it is not sound."""
+        if not self.freezing:
+            return False
+        snapshot_id = self.freezing.popleft()
+        records = decode(bytes(self.making.pop(snapshot_id)))
+        if not sound:
+            self.step(SnapshotStored(snapshot_id, error="a byte has changed"))
+            return True
+        assert len(records) == snapshot_id.end_offset
+        assert snapshot_id.end_offset > len(self.log)
+        self.cluster.oracle.installs(self, records)
+        self.cluster.installed += 1
+        self.disk.snapshots[snapshot_id] = records
+        self.log, self.start_offset = list(records), snapshot_id.end_offset
+        self.write(("install", snapshot_id))
+        self.truncations += 1
+        sets = voters_in(records, 0)
+        self.step(SnapshotStored(snapshot_id, sets[-1].voters if sets else ()))
+        return True
+
+    def snapshot(self, end_offset: int = -1) -> SnapshotId:
+        """Make one of what is committed."""
+        end_offset = self.high_watermark if end_offset == -1 else end_offset
+        snapshot_id = SnapshotId(end_offset, self.log[end_offset - 1][0])
+        self.disk.snapshots[snapshot_id] = self.log[:end_offset]
+        self.step(SnapshotFrozen(snapshot_id))
+        return snapshot_id
+
+    def advance_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below a snapshot, and the snapshots before it. Durable at once."""
+        self.disk.make_durable(len(self.disk.pending))
+        self.done_operations = self.operations
+        self.start_offset = self.disk.start = snapshot_id.end_offset
+        self.disk.snapshots = {key: what for key, what in self.disk.snapshots.items() if key >= snapshot_id}
+        self.step(LogStartAdvanced(snapshot_id))
+
+    def compact(self) -> SnapshotId:
+        """A snapshot of all that is committed, and no log before it."""
+        snapshot_id = self.snapshot()
+        self.advance_start(snapshot_id)
+        return snapshot_id
+
+    def replace_disk(self) -> None:
+        """An empty disk in the place of the old one: another replica of the same id."""
+        disks = ("", "b", "c")
+        directory_id = f"dir{self.id}{disks[disks.index(self.config.directory_id[4:]) + 1]}"
+        self.config = replace(self.config, directory_id=directory_id)
+        self.disk = Disk()
+
+    @property
+    def name(self) -> str:
+        """As :func:`voter` takes it."""
+        return self.config.directory_id[3:]
 
     def persist(self) -> bool:
         """The oldest vote becomes durable."""
@@ -234,7 +390,8 @@ class SimNode:
     def send(self, effect: Effect) -> None:
         network = self.cluster.network
         self.cluster.oracle.leaves(self, effect)
-        if isinstance(effect, Send | SendFetch):
+        if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
+            assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
             network.append(Message(self.id, effect.peer_id, effect.correlation_id, effect.request, True, self.life))
         elif isinstance(effect, Reply):
             asker, correlation_id, life = effect.reply_to
@@ -247,6 +404,17 @@ class SimNode:
                 records = (self.log + self.ahead)[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
                 span = span_of(records, effect.offset) if records else None
             network.append(Message(self.id, asker, correlation_id, effect.response, False, life, span))
+        elif isinstance(effect, ReplySnapshot):
+            asker, correlation_id, life = effect.reply_to
+            response = effect.response
+            found = SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
+            if found in self.disk.snapshots:
+                data = encode(self.disk.snapshots[found])
+                response.size = len(data)
+                response.bytes = data[effect.position : effect.position + min(PART_BYTES, effect.max_bytes)]
+            else:
+                response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+            network.append(Message(self.id, asker, correlation_id, response, False, life))
 
 
 class Cluster:
@@ -275,6 +443,9 @@ class Cluster:
         self.fatal_allowed = False
         self.blocked: Callable[[int, int], bool] = lambda source, target: False
         self._value = 0
+        self.changes = 0
+        """Of the voter set, proposed."""
+        self.installed = 0
         self.voters = tuple(
             Voter(i, f"host{i}:1", f"dir{i}" if known_directories else "") for i in range(1, voters + 1)
         )
@@ -311,7 +482,7 @@ class Cluster:
     def connect_all(self) -> None:
         for node in self.alive:
             for other in self.alive:
-                if other is not node and other.id <= len(self.voters):
+                if other.id in node.dialed:
                     node.step(PeerConnected(other.id))
 
     def crash(self, node_id: int, *, keep: int = 0, noticed: bool = True) -> None:
@@ -327,9 +498,9 @@ class Cluster:
         self[node_id].start()
         for node in self.alive:
             if node.id != node_id:
-                if node_id <= len(self.voters):
+                if node_id in node.dialed:
                     node.step(PeerConnected(node_id))
-                if node.id <= len(self.voters):
+                if node.id in self[node_id].dialed:
                     self[node_id].step(PeerConnected(node.id))
 
     def step_all_of(self, node_id: int, life: int, event: Event) -> None:
@@ -369,7 +540,7 @@ class Cluster:
 
     def move(self) -> bool:
         for node in self.alive:
-            if node.persist() or node.flush():
+            if node.persist() or node.flush() or node.freeze():
                 return True
         if self.network:
             self.now += TRAVEL_S
@@ -437,7 +608,11 @@ class Cluster:
 
 def requests_of(node: SimNode, kind: type) -> Iterator[Any]:
     """What this node has asked of that kind, in order."""
-    return (e.request for e in node.effects if isinstance(e, Send | SendFetch) and isinstance(e.request, kind))
+    return (
+        e.request
+        for e in node.effects
+        if isinstance(e, Send | SendFetch | SendFetchSnapshot) and isinstance(e.request, kind)
+    )
 
 
 def effects_of(node: SimNode, kind: type) -> list[Any]:

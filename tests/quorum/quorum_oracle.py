@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from raftlog.quorum.config import Voter
 from raftlog.quorum.events import Reply, SendFetch
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -52,17 +53,27 @@ class Oracle:
         assert node.log[:known] == self.committed[:known], f"node {node.id} commits something else below {offset}"
         if offset > len(self.committed):
             core = node.up
-            assert core.role == "leader", "a follower commits what no leader has"
-            assert node.log[offset - 1][0] == core.epoch, "commits records of an older epoch by counting"
+            # By its role it may have been removed by this very commit.
+            assert node.id in self.leading, "a follower commits what no leader has"
+            assert node.log[offset - 1][0] == self.leading[node.id], "commits records of an older epoch by counting"
             for at in range(len(self.committed), offset):
-                holders = sum(
-                    1
-                    for voter in self.cluster.voters
-                    if len(self.cluster[voter.node_id].disk.log) > at
-                    and self.cluster[voter.node_id].disk.log[at] == node.log[at]
-                )
-                assert holders * 2 > len(self.cluster.voters), f"offset {at} is durable on {holders} voters only"
+                holders = sum(self.holds(voter, at, node.log[at]) for voter in core.voters)
+                assert holders * 2 > len(core.voters), f"offset {at} is durable on {holders} voters only"
             self.committed = node.log[:offset]
+
+    def holds(self, voter: Voter, offset: int, record: tuple[int, int]) -> bool:
+        """Whether this very replica has the record durably."""
+        node = self.cluster[voter.node_id]
+        if voter.directory_id not in ("", node.config.directory_id):
+            return False
+        log = node.disk.recovered_log()
+        return len(log) > offset and log[offset] == record
+
+    def installs(self, node: SimNode, records: list[tuple[int, int]]) -> None:
+        """A snapshot holds what is committed, and nothing else; a leader never loads one."""
+        assert records == self.committed[: len(records)]
+        assert node.up.role != "leader"
+        assert len(records) > node.high_watermark
 
     def leaves(self, node: SimNode, effect: Any) -> None:
         """Persist before send, flush before acknowledge."""
@@ -75,8 +86,9 @@ class Oracle:
             request = effect.request
             assert node.disk.vote.epoch >= request.current_leader_epoch
             if request.current_leader_epoch == node.up.epoch:
-                assert request.fetch_offset <= len(node.disk.log), "acknowledges what is not durable"
-                assert node.disk.log[: request.fetch_offset] == node.log[: request.fetch_offset]
+                durable = node.disk.recovered_log()
+                assert request.fetch_offset <= len(durable), "acknowledges what is not durable"
+                assert durable[: request.fetch_offset] == node.log[: request.fetch_offset]
 
     def round_started(self, node: SimNode, number: int) -> None:
         self.rounds.setdefault((node.up.epoch, number), 0)

@@ -85,7 +85,7 @@ def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
 def test_what_is_no_request_is_ignored() -> None:
     node = leader_of_three()
     at = len(node.effects)
-    for thing in (pb.VoteResponse(), pb.FetchSnapshotRequest(), None, "x"):
+    for thing in (pb.VoteResponse(), pb.FetchSnapshotResponse(), None, "x"):
         node.step(RequestReceived(thing, (2, 0, 0)))
     node.step(ResponseReceived(2, 1, None))
     node.step(RequestFailed(9, 99))

@@ -1,24 +1,27 @@
-"""Random schedules: loss, delay, repetition, crashes that lose what was not flushed, partitions. Then all must heal."""
+"""Random schedules: loss, delay, repetition, crashes that lose what was not flushed, partitions; voters that come and go, snapshots,
+a replaced disk. Then all must heal."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from quorum_harness import Cluster
+from quorum_harness import Cluster, SimNode, voters_in
 
 from raftlog.quorum.events import PeerConnected, PeerLost, RequestFailed, ResignRequested, RoundRequested, Tick
 
 
 class Chaos:
-    """One seed, one schedule."""
+    """One seed, one schedule. ``changing``: with changes of the voter set, snapshots, and a disk that is replaced."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, changing: bool = False) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
+        self.changing = changing
+        self.disk_replaced = not changing
         self.cluster = Cluster(
             rng.choice([1, 2, 3, 3, 3, 5]),
-            rng.choice([0, 0, 1]),
+            rng.choice([1, 2] if changing else [0, 0, 1]),
             seed=seed,
             connected=rng.random() < 0.5,
             known_directories=rng.random() < 0.5,
@@ -75,12 +78,73 @@ class Chaos:
         if not leaders:
             return
         leader = rng.choice(leaders)
-        if kind < 0.5:
+        if self.changing and rng.random() < 0.5:
+            self.change(leader)
+        elif kind < 0.5:
             leader.propose([cluster.new_value() for _ in range(rng.randint(1, 4))])
         elif kind < 0.95:
             leader.step(RoundRequested())
         else:
             leader.step(ResignRequested("chaos"))
+
+    def change(self, leader: SimNode) -> None:
+        rng, cluster = self.rng, self.cluster
+        kind = rng.random()
+        if kind < 0.35:
+            node = rng.choice(cluster.alive)
+            if node.high_watermark > node.start_offset:
+                snapshot_id = node.snapshot(rng.randint(node.start_offset + 1, node.high_watermark))
+                if rng.random() < 0.7:
+                    node.advance_start(snapshot_id)
+        elif kind < 0.45:
+            self.replace_disk()
+        elif kind < 0.5:
+            leader.step(ResignRequested("transfer", rng.choice(list(cluster.nodes))))
+        elif not leader.up.membership_obstacle():
+            self.change_voters(leader)
+
+    def change_voters(self, leader: SimNode) -> None:
+        cluster, nodes = self.cluster, self.cluster.nodes
+        voters = leader.up.voters
+        if leader.up.voters_offset == -1:
+            leader.propose_voters(*(nodes[v.node_id].name for v in voters))
+            return
+        names = [v.directory_id[3:] for v in voters]
+        present = [node.name for node in nodes.values()]
+        gone = [name for name in names if name not in present]
+        # Whoever lost its disk goes first: with another one removed there might be no majority any more.
+        name = gone[0] if gone else self.rng.choice(present)
+        if name in names:
+            names.remove(name)
+        else:
+            names.append(name)
+        if names:
+            leader.propose_voters(*names)
+            cluster.changes += 1
+
+    def replace_disk(self) -> None:
+        """Once, and only where a majority stays whatever becomes of the changes on their way."""
+        nodes = list(self.cluster.nodes.values())
+        sets = {
+            tuple(v.directory_id for v in s[-1].voters) if (s := voters_in(n.log, 0)) else () for n in nodes if n.alive
+        }
+        if self.disk_replaced or len(sets) != 1 or not all(node.alive for node in nodes):
+            return
+        (voters,) = sets
+        high_watermark = max(node.high_watermark for node in nodes)
+        settled = all(
+            at.offset < high_watermark for node in nodes for at in voters_in(node.disk.recovered_log(), 0)[-1:]
+        )
+        on_disk = all(
+            (s := voters_in(n.disk.recovered_log(), 0)) and tuple(v.directory_id for v in s[-1].voters) == voters
+            for n in nodes
+        )
+        if len(voters) < 3 or not settled or not on_disk:
+            return
+        node = self.rng.choice(nodes)
+        self.disk_replaced = True
+        self.cluster.crash(node.id)
+        node.replace_disk()
 
     def change_links(self) -> None:
         rng, cluster = self.rng, self.cluster
@@ -143,8 +207,8 @@ class Chaos:
         cluster.oracle.check_logs()
 
 
-def run_seed(seed: int, moves: int = 1000) -> Chaos:
-    chaos = Chaos(seed)
+def run_seed(seed: int, moves: int = 1000, *, changing: bool = False) -> Chaos:
+    chaos = Chaos(seed, changing=changing)
     for i in range(moves):
         chaos.move()
         if i % 25 == 0:
@@ -158,6 +222,15 @@ def test_random_schedules(block: int) -> None:
     for seed in range(block * 15, block * 15 + 15):
         try:
             run_seed(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_random_schedules_with_changing_voters_and_snapshots(block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        try:
+            run_seed(seed, changing=True)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
