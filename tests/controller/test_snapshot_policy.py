@@ -1,0 +1,250 @@
+"""When a snapshot is due, and which of them stay."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from controller.settings import ControllerSettings
+from controller.snapshots import ASK_AGAIN_S, RETENTION_EVERY_S, Held, SnapshotLoad, Snapshots, Trigger, next_start
+from raftlog.errors import CorruptLogError
+from raftlog.metadata import pmap
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
+from raftlog.snapshot_file import SnapshotHeader, read_header
+from raftlog.storage.api import SnapshotId
+
+SETTINGS = ControllerSettings(
+    metadata_log_max_record_bytes_between_snapshots=1000,
+    metadata_log_max_snapshot_interval_ms=60_000,
+    metadata_max_retention_bytes=5000,
+    metadata_max_retention_ms=100_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("applied", "now", "due"),
+    [(0, 10.0, False), (999, 69.9, False), (1000, 10.0, True), (1, 70.0, True), (0, 1e9, False)],
+)
+def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float, due: bool) -> None:
+    assert Trigger(10.0, applied).due(now, SETTINGS) is due
+
+
+def test_interval_0_means_never_for_its_age() -> None:
+    settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
+    assert not Trigger(0.0, 1).due(1e12, settings)
+
+
+def held(*ends: int, at_ms: int = 0) -> list[Held]:
+    return [Held(SnapshotId(end, 1), at_ms + end) for end in ends]
+
+
+@pytest.mark.parametrize(
+    ("ends", "start", "used", "now_ms", "expected"),
+    [
+        ((), 0, 1 << 40, 1 << 40, None),
+        ((10,), 0, 1 << 40, 1 << 40, None),
+        ((10, 20), 0, 5000, 100_010, None),
+        ((10, 20), 0, 5001, 0, 20),
+        ((10, 20), 0, 0, 100_011, 20),
+        ((10, 20, 30), 10, 5001, 0, 20),
+        # Another snapshot was installed: those before it stand for a log that is gone.
+        ((10, 20, 30), 30, 0, 0, 30),
+        ((10, 20, 30), 15, 0, 0, 20),
+    ],
+)
+def test_the_oldest_goes_and_the_newest_always_stays(ends, start, used, now_ms, expected) -> None:
+    found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
+    assert (found.end_offset if found else None) == expected
+
+
+class FakeReplica:
+    """Holds snapshots; writes one when the test says so."""
+
+    def __init__(self) -> None:
+        self.snapshots: tuple[SnapshotId, ...] = ()
+        self.log_start_offset = 0
+        self.used = 0
+        self.content: dict[SnapshotId, bytes] = {}
+        self.writing: tuple[SnapshotHeader, Iterator[bytes], Callable[[SnapshotId, int], None]] | None = None
+        self.advanced: list[int] = []
+
+    def write_snapshot(self, header: SnapshotHeader, content: Iterator[bytes], done: Any) -> None:
+        assert self.writing is None
+        self.writing = (header, content, done)
+
+    def finish(self) -> None:
+        assert self.writing is not None
+        (header, content, done), self.writing = self.writing, None
+        snapshot_id = SnapshotId(header.end_offset, header.epoch)
+        self.content[snapshot_id] = b"".join(content)
+        self.snapshots = (*self.snapshots, snapshot_id)
+        done(snapshot_id, len(self.content[snapshot_id]))
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        self.advanced.append(snapshot_id.end_offset)
+        self.log_start_offset = snapshot_id.end_offset
+        self.snapshots = tuple(one for one in self.snapshots if one >= snapshot_id)
+
+    def used_bytes(self) -> int:
+        return self.used
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        return read_header(self.content[snapshot_id][:200])
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        return self.content[snapshot_id][position : position + max_bytes]
+
+
+def image(offset: int, level: int = 2, timestamp_ms: int = 0) -> Image:
+    from raftlog.metadata.entities import entity_hash
+
+    features = pmap.empty().mutate()
+    features["metadata.version"] = level
+    return Image(offset, 1, timestamp_ms, entity_hash("feature", "metadata.version", level), features=features.finish())
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.replica = FakeReplica()
+        self.now_ms = 0
+        self.images = 0
+        self.snapshots = Snapshots(
+            SETTINGS, self.replica, cluster_id="c", generation=2, now=0.0, wall_clock_ms=lambda: self.now_ms
+        )  # type: ignore[arg-type]
+
+    def tick(self, now: float, offset: int, **fields: Any) -> bool:
+        def made() -> Image:
+            self.images += 1
+            return image(offset, **fields)
+
+        self.snapshots.tick(now, made)
+        return self.replica.writing is not None
+
+
+def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
+    stage = Stage()
+    stage.snapshots.applied(999)
+    assert not stage.tick(1.0, 9)
+    assert stage.images == 0, "no image is made for nothing"
+    stage.snapshots.applied(1)
+    assert stage.tick(1.1, 10)
+    stage.snapshots.applied(500)
+    assert stage.tick(1.2, 11)
+    assert stage.images == 1
+    stage.replica.finish()
+    assert stage.replica.snapshots == (SnapshotId(11, 1),)
+    assert (stage.snapshots.generated, stage.snapshots.generated_at) == (1, 1.1)
+    assert stage.snapshots.generated_bytes == len(stage.replica.content[SnapshotId(11, 1)])
+    assert stage.replica.snapshot_header(SnapshotId(11, 1)).generation == 2
+    stage.snapshots.applied(499)
+    assert not stage.tick(1.3 + ASK_AGAIN_S, 20)
+    stage.snapshots.applied(1)
+    assert stage.tick(1.4 + ASK_AGAIN_S, 20)
+
+
+def test_none_below_metadata_version_2_and_at_once_when_it_is_raised() -> None:
+    stage = Stage()
+    stage.snapshots.applied(5000)
+    for tenth in range(50):
+        assert not stage.tick(tenth / 10, 10, level=1)
+    assert stage.images <= 6, "an image is not made at every tick for nothing"
+    assert stage.tick(6.5, 11, level=2)
+
+
+def test_none_of_what_has_one_already() -> None:
+    stage = Stage()
+    stage.snapshots.applied(1000)
+    stage.tick(1.0, 10)
+    stage.replica.finish()
+    stage.snapshots.applied(1000)
+    assert not stage.tick(9.0, 10)
+    assert stage.tick(9.0 + ASK_AGAIN_S, 11)
+
+
+def test_an_installed_snapshot_begins_the_count_and_another_can_be_taken() -> None:
+    stage = Stage()
+    stage.snapshots.applied(1000)
+    assert stage.tick(1.0, 10)
+    stage.replica.writing = None  # given up by the replica
+    stage.snapshots.installed(2.0)
+    assert stage.snapshots.loaded == 1
+    assert not stage.tick(20.0, 50)
+    stage.snapshots.applied(1)
+    assert not stage.tick(61.9, 50)
+    assert stage.tick(62.0, 50)
+
+
+def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
+    stage = Stage()
+    now = 0.0
+    for end in (10, 20, 30, 40):
+        now += 2
+        stage.snapshots.applied(1000)
+        assert stage.tick(now, end - 1, timestamp_ms=end)
+        stage.replica.finish()
+    stage.tick(now, 39)
+    assert stage.replica.advanced == []
+    stage.replica.used = 5001
+    stage.tick(now + RETENTION_EVERY_S, 39)
+    assert stage.replica.advanced == [20]
+    stage.tick(now + RETENTION_EVERY_S + 0.1, 39)
+    assert stage.replica.advanced == [20], "the space comes back late"
+    stage.tick(now + 2 * RETENTION_EVERY_S, 39)
+    stage.replica.used = 4000
+    stage.tick(now + 3 * RETENTION_EVERY_S, 39)
+    assert stage.replica.advanced == [20, 30]
+    stage.now_ms = 100_031
+    stage.tick(now + 4 * RETENTION_EVERY_S, 39)
+    assert stage.replica.advanced == [20, 30, 40]
+    stage.replica.used = 1 << 40
+    stage.tick(now + 5 * RETENTION_EVERY_S, 39)
+    assert stage.replica.snapshots == (SnapshotId(40, 1),)
+
+
+def loading(content: bytes, snapshot_id: SnapshotId) -> tuple[Image | None, int]:
+    replica = FakeReplica()
+    replica.content[snapshot_id] = content
+    load = SnapshotLoad(replica, snapshot_id)  # type: ignore[arg-type]
+    for step in range(10_000):
+        found = load.step()
+        if found is not None:
+            return found, step
+    raise AssertionError("never")
+
+
+def large(offset: int) -> bytes:
+    from raftlog.metadata.fold import ImageBuilder
+    from raftlog.metadata.records import record
+    from raftlog.wire.records.v1 import records_pb2 as pb
+
+    builder = ImageBuilder(Image())
+    messages = [
+        pb.ConfigRecord(resource_type=2, resource_name=f"r{n}", name="k", value="v" * 100) for n in range(offset + 1)
+    ]
+    builder.apply_batch([record(m) for m in messages], base_offset=0, epoch=1, timestamp_ms=1)
+    made = builder.snapshot()
+    return b"".join(pieces(made, header_of(made, cluster_id="c", generation=0)))
+
+
+def test_loading_takes_a_batch_a_step() -> None:
+    content = large(3000)
+    found, steps = loading(content, SnapshotId(3001, 1))
+    assert found is not None
+    assert found.offset == 3000
+    assert len(found.configs) == 3001
+    assert steps >= len(content) // BATCH_BYTES > 10
+
+
+def test_a_snapshot_under_another_ones_name_is_refused() -> None:
+    with pytest.raises(CorruptLogError, match="says that it is of"):
+        loading(large(3), SnapshotId(5, 1))
+
+
+def test_a_snapshot_that_is_gone_is_no_state() -> None:
+    class Gone(FakeReplica):
+        def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+            raise LookupError(snapshot_id)
+
+    with pytest.raises(CorruptLogError, match="is not there"):
+        SnapshotLoad(Gone(), SnapshotId(5, 1)).step()  # type: ignore[arg-type]

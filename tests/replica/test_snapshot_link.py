@@ -1,0 +1,115 @@
+"""The bulk link to a peer: dialed when something is asked, hung up when idle, and no request without an outcome."""
+
+import asyncio
+from typing import Any
+
+from test_shell_rules import FakeTransport
+
+from raftlog.replica import snapshot_link
+from raftlog.replica.snapshot_link import SnapshotLink
+from raftlog.transport.api import Conversation
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.loop import run
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, int]] = []
+        self.lost: list[tuple[int, int]] = []
+
+    def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
+        self.answers.append((peer_id, correlation_id))
+
+    def unanswered(self, peer_id: int, correlation_id: int) -> None:
+        self.lost.append((peer_id, correlation_id))
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.transport, self.heard = FakeTransport(), Heard()
+        self.link = SnapshotLink(2, "c2:9093", self.transport, self.heard)
+
+    @property
+    def dialer(self):
+        return self.transport.dialers["c2:9093", Conversation.SNAPSHOT]
+
+    def answer(self, link: Any, number: int) -> None:
+        self.dialer.handler.received(link, [pb.FetchSnapshotResponse(correlation_id=number)])
+
+
+def test_nothing_is_dialed_before_something_is_asked() -> None:
+    async def main() -> None:
+        stage = Stage()
+        assert stage.transport.dialers == {}
+        stage.link.send(7, pb.FetchSnapshotRequest(position=3))
+        link = stage.dialer.open()
+        assert [(sent.correlation_id, sent.position) for sent in link.sent] == [(7, 3)]
+        stage.answer(link, 7)
+        assert stage.heard.answers == [(2, 7)]
+        stage.link.send(8, pb.FetchSnapshotRequest())
+        assert [sent.correlation_id for sent in link.sent] == [7, 8], "the link is kept"
+
+    run(main())
+
+
+def test_it_hangs_up_when_nothing_was_asked_for_a_while_and_dials_again() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        first = stage.dialer
+        link = first.open()
+        await asyncio.sleep(2 * snapshot_link.IDLE_S)
+        stage.answer(link, 7)
+        assert stage.heard.answers == [(2, 7)], "it does not hang up on an answer that is awaited"
+        await asyncio.sleep(0.9 * snapshot_link.IDLE_S)
+        stage.link.send(8, pb.FetchSnapshotRequest())
+        stage.answer(link, 8)
+        await asyncio.sleep(1.1 * snapshot_link.IDLE_S)
+        stage.link.send(9, pb.FetchSnapshotRequest())
+        assert stage.dialer is not first
+        assert stage.heard.lost == []
+
+    run(main())
+
+
+def test_without_a_link_in_time_there_is_no_answer() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        await asyncio.sleep(0.9 * snapshot_link.CONNECT_S)
+        assert stage.heard.lost == []
+        await asyncio.sleep(0.2 * snapshot_link.CONNECT_S)
+        assert stage.heard.lost == [(2, 7)]
+        stage.link.send(8, pb.FetchSnapshotRequest())
+        link = stage.dialer.open()
+        assert [sent.correlation_id for sent in link.sent] == [8]
+
+    run(main())
+
+
+def test_what_was_asked_on_a_lost_link_is_unanswered_and_a_late_answer_is_dropped() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        old = stage.dialer.open()
+        stage.dialer.lose()
+        assert stage.heard.lost == [(2, 7)]
+        new = stage.dialer.open()
+        stage.answer(old, 7)
+        stage.answer(new, 7)
+        assert stage.heard.answers == []
+        assert new.sent == []
+
+    run(main())
+
+
+def test_hanging_up_leaves_nobody_waiting() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        stage.link.close()
+        assert stage.heard.lost == [(2, 7)]
+        await asyncio.sleep(10)
+        assert stage.heard.lost == [(2, 7)]
+
+    run(main())

@@ -1,0 +1,192 @@
+"""Writing a snapshot never holds the loop for longer than a slice, whatever its size; and it ends one way or the other."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
+from raftlog.quorum import events as ev
+from raftlog.replica import snapshots
+from raftlog.replica.snapshots import SnapshotWriter, fill
+from raftlog.snapshot_file import SnapshotHeader
+from raftlog.storage.api import SnapshotId
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.loop import run
+
+HEADER = SnapshotHeader("c", 0, 8, 3, 1)
+ID = SnapshotId(8, 3)
+
+
+class Store:
+    """What the writer asks of a store, and what the test lets it do."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.frozen: list[Callable[[FatalError | None], None]] = []
+        self.dropped: list[SnapshotId] = []
+        self.failure: FatalError | None = None
+
+    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        assert snapshot_id == ID
+        assert position == sum(map(len, self.parts))
+        if self.failure is not None:
+            raise self.failure
+        self.parts.append(data)
+
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+        assert snapshot_id == ID
+        self.frozen.append(done)
+
+    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+        self.dropped.append(snapshot_id)
+
+
+class Outcome:
+    def __init__(self) -> None:
+        self.heard: list[FatalError | None] = []
+
+    def __call__(self, error: FatalError | None) -> None:
+        self.heard.append(error)
+
+
+def start(store: Any, pieces: Iterator[bytes], done: Any) -> SnapshotWriter:
+    return SnapshotWriter(store, HEADER, pieces, done)
+
+
+def test_between_two_slices_the_loop_is_everybody_elses() -> None:
+    async def main() -> None:
+        store, done = Store(), Outcome()
+        loop = asyncio.get_running_loop()
+        others = 0
+        at: list[tuple[int, float]] = []
+
+        async def everybody_else() -> None:
+            nonlocal others
+            while not store.frozen:
+                others += 1
+                await asyncio.sleep(0.0005)
+
+        def pieces() -> Iterator[bytes]:
+            for number in range(200):
+                at.append((others, loop.time()))
+                yield b"" if number % 3 else b"x" * number
+
+        busy = asyncio.ensure_future(everybody_else())
+        start(store, pieces(), done)
+        await busy
+        assert len(at) == 200
+        for (before, then), (after, now) in itertools.pairwise(at):
+            assert after >= before + 2, "two slices with hardly a turn of the loop between them"
+            assert now - then >= snapshots.PAUSE_S * 0.99
+        assert b"".join(store.parts) == b"".join(b"x" * n for n in range(200) if n % 3 == 0)
+        assert done.heard == []
+        store.frozen[0](None)
+        assert done.heard == [None]
+
+    run(main())
+
+
+def test_an_error_of_the_disk_ends_it() -> None:
+    async def main() -> None:
+        store, done = Store(), Outcome()
+        store.failure = StorageError("no")
+        start(store, iter([b"a", b"b"]), done)
+        await asyncio.sleep(1)
+        assert done.heard == [store.failure]
+        assert store.frozen == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [FatalError("the hash"), KeyError("a defect")])
+def test_a_state_that_cannot_be_written_is_never_frozen(error: Exception) -> None:
+    async def main() -> None:
+        def pieces() -> Iterator[bytes]:
+            yield b"a"
+            raise error
+
+        store, done = Store(), Outcome()
+        start(store, pieces(), done)
+        await asyncio.sleep(1)
+        assert store.frozen == []
+        [heard] = done.heard
+        assert isinstance(heard, FatalError)
+
+    run(main())
+
+
+def test_given_up_it_drops_what_it_wrote_and_says_nothing() -> None:
+    async def main() -> None:
+        store, done = Store(), Outcome()
+        writer = start(store, iter([b"a"] * 100), done)
+        await asyncio.sleep(0.01)
+        writer.cancel()
+        written = len(store.parts)
+        assert 0 < written < 100
+        await asyncio.sleep(1)
+        assert (len(store.parts), store.dropped, store.frozen, done.heard) == (written, [ID], [], [])
+
+    run(main())
+
+
+def test_given_up_while_it_is_made_durable_it_says_nothing() -> None:
+    async def main() -> None:
+        store, done = Store(), Outcome()
+        writer = start(store, iter([b"a"]), done)
+        await asyncio.sleep(1)
+        writer.cancel()
+        store.frozen[0](CorruptLogError("late"))
+        assert (done.heard, store.dropped) == ([], [])
+
+    run(main())
+
+
+class Shelf:
+    """A store with one complete snapshot."""
+
+    content = bytes(range(100))
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        if snapshot_id != ID:
+            raise LookupError(snapshot_id)
+        return len(self.content)
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        return self.content[position : position + max_bytes]
+
+
+def ask(position: int, max_bytes: int = 30, end_offset: int = 8) -> pb.FetchSnapshotResponse:
+    response = pb.FetchSnapshotResponse(snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=3))
+    reply = fill(Shelf(), ev.ReplySnapshot("to", response, position, max_bytes))  # type: ignore[arg-type]
+    assert reply.reply_to == "to"
+    return reply.response
+
+
+@pytest.mark.parametrize(("position", "count"), [(0, 30), (90, 10), (99, 1)])
+def test_a_piece_is_what_there_is_from_its_position(position: int, count: int) -> None:
+    response = ask(position)
+    assert response.bytes == Shelf.content[position : position + count]
+    assert (response.size, response.position, response.error_code) == (100, position, 0)
+
+
+@pytest.mark.parametrize("position", [-1, 100, 101, 1 << 40])
+def test_a_position_beyond_the_end_is_refused(position: int) -> None:
+    response = ask(position)
+    assert (response.error_code, response.bytes) == (ErrorCode.POSITION_OUT_OF_RANGE, b"")
+
+
+def test_a_snapshot_that_is_gone_is_said_to_be() -> None:
+    assert ask(0, end_offset=9).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
+
+
+@pytest.mark.parametrize("max_bytes", [0, -5])
+def test_whoever_asks_for_nothing_gets_a_byte(max_bytes: int) -> None:
+    assert ask(0, max_bytes).bytes == b"\0"
+
+
+def test_no_piece_is_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PIECE_MAX_BYTES", 7)
+    assert len(ask(0, 1 << 30).bytes) == 7
