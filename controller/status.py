@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.describe import describe_brokers
 from controller.service import ControllerService
 from raftlog.quorum.description import ReplicaDescription
+from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -13,10 +14,9 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
     """The reply to DescribeQuorum: this node's view, with the others' progress if it leads."""
     quorum = service.quorum
     seen = service.replica.core.describe(service.now())
-    endpoints = {voter.node_id: voter.endpoint for voter in quorum.voters}
+    low = {quorum.node_id: service.space.low}
     leadership = service.leadership
     known = {replica.node_id: replica for replica in seen.voters}
-    unknown = ReplicaDescription(-1, "", -1, -1, -1)
     return pb.DescribeQuorumResponse(
         cluster_id=quorum.cluster_id,
         node_id=quorum.node_id,
@@ -29,22 +29,33 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         log_end_offset=seen.log_end_offset,
         durable_end_offset=seen.flushed_end_offset,
         high_watermark=seen.high_watermark,
-        voters=[_replica(known.get(id_, unknown), id_, endpoints[id_]) for id_ in sorted(endpoints)],
-        observers=[_replica(replica, replica.node_id, "") for replica in seen.observers],
+        voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
+        observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
         lowest_acknowledged_offset=service.lowest_acknowledged_offset,
         lao_unknown_reason=leadership.lao.unknown_reason if leadership is not None else "this node is not the leader",
         generation=service.generation,
+        snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots],
+        voters_offset=seen.voters_offset,
+        leader_endpoint=service.leader_endpoint(seen.leader_id),
     )
 
 
-def _replica(replica: ReplicaDescription, node_id: int, endpoint: str) -> pb.ReplicaState:
+def _voter(voter: Voter, progress: ReplicaDescription | None, *, low: dict[int, bool]) -> pb.ReplicaState:
+    if progress is None:
+        progress = ReplicaDescription(voter.node_id, voter.directory_id, -1, -1, -1)
+    return _replica(progress, voter.endpoint, low=low.get(voter.node_id, progress.low_on_space))
+
+
+def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.ReplicaState:
     return pb.ReplicaState(
-        replica_id=node_id,
+        replica_id=replica.node_id,
         replica_directory_id=replica.directory_id,
         endpoint=endpoint,
         log_end_offset=replica.log_end_offset,
         last_fetch_age_ms=replica.last_fetch_age_ms,
         last_caught_up_age_ms=replica.last_caught_up_age_ms,
+        max_metadata_version=replica.max_metadata_version,
+        low_on_space=low,
     )
 
 

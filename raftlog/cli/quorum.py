@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, endpoints
 from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.quorum_changes import add_voter, remove_voter, transfer
+from raftlog.cli.quorum_views import members_document, show_quorum
 
 if TYPE_CHECKING:
     from raftlog.cli.ask import Answer, Quorum
@@ -32,7 +34,12 @@ COLUMNS = (
 
 
 def register(app_: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands; those of Kafka's tool under its names too."""
+    app.command("add-voter", epilog=EPILOG)(add_voter)
+    app.command("remove-voter", epilog=EPILOG)(remove_voter)
+    app.command("transfer", epilog=EPILOG)(transfer)
+    app.command("add-controller", epilog=EPILOG, hidden=True)(add_voter)
+    app.command("remove-controller", epilog=EPILOG, hidden=True)(remove_voter)
     app_.add_typer(app, name="quorum")
 
 
@@ -43,7 +50,15 @@ def _group() -> None:
 
 @app.command(epilog=EPILOG)
 def describe(
-    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="The quorum as a whole: leader, voters, observers, offsets, snapshots.")
+    ] = False,
+    replication: Annotated[
+        bool, typer.Option("--replication", help="Each voter and observer as the leader sees it, with directory ids.")
+    ] = False,
 ) -> None:
     """Ask every node itself: role, epoch, leader, vote, log end, high watermark, lag. Answers without a leader too.
 
@@ -53,6 +68,7 @@ def describe(
     \b
     Examples:
       raftlog quorum describe --bootstrap-controller 127.0.0.1:9093
+      raftlog quorum describe --replication
       raftlog quorum describe --json --timeout 2
     """
     from raftlog.cli.ask import ask_quorum
@@ -65,6 +81,8 @@ def describe(
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
     if as_json:
         print_json(_document(quorum))
+    elif status or replication:
+        show_quorum(quorum.leader or quorum.descriptions[0], replication=replication)
     else:
         _show(quorum)
     if quorum.leader is None:
@@ -113,6 +131,7 @@ def _document(quorum: Quorum) -> dict[str, Any]:
         "lowest_acknowledged_offset": known(leader.lowest_acknowledged_offset) if leader else None,
         "lao_unknown_reason": (leader.lao_unknown_reason or None) if leader else "nobody leads",
         "nodes": _rows(quorum),
+        **members_document(leader or first),
     }
 
 

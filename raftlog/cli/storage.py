@@ -44,6 +44,33 @@ def format_(
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Leave a directory alone that is this node's already.")
     ] = False,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", "-s", help="Begin a quorum with this controller as its only voter.")
+    ] = False,
+    initial_controllers: Annotated[
+        str,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="ID@HOST:PORT:DIRECTORY-ID,...",
+            help="Begin a quorum with these voters, this controller among them; the same on each of them.",
+        ),
+    ] = "",
+    no_initial_controllers: Annotated[
+        bool,
+        typer.Option(
+            "--no-initial-controllers", "-N", help="This controller joins a quorum that there is, or a broker."
+        ),
+    ] = False,
+    release_version: Annotated[
+        int | None,
+        typer.Option(
+            "--release-version",
+            "-r",
+            metavar="LEVEL",
+            help="metadata.version that a new cluster starts with; default: the latest. 1 for programs before voter sets.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make an empty data directory a node's: cluster id, node id and a new directory id.
@@ -51,17 +78,38 @@ def format_(
     A directory of another node or cluster is refused. A node starts only on a formatted directory: one that is empty because its
     disk was not mounted must not pass for a new one.
 
+    The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one of: this node alone
+    (--standalone; others are added later), a list with directory ids (--initial-controllers; make the ids with
+    `raftlog storage random-uuid`), or none (--no-initial-controllers: a node that joins a quorum through
+    controller.quorum.bootstrap.servers).
+
     \b
     Examples:
       raftlog storage format -c node1.toml
+      raftlog storage format -c node1.toml --standalone
+      raftlog storage format -c node4.toml --no-initial-controllers
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
     """
+    from raftlog.cli.beginning import beginning
     from raftlog.storage.api import NodeIdentity
     from raftlog.storage.meta_file import format_storage
 
     where, cluster, node = _identity_asked(config, flags or [], directory, cluster_id, node_id)
-    asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=str(uuid.uuid4()))
-    identity = format_storage(where, asked, ignore_formatted=ignore_formatted)
+    loaded = None
+    if config is not None or flags:
+        from raftlog.config import load_config
+
+        loaded = load_config(config, flags=flags or [])
+    directory_id, bootstrap = beginning(
+        loaded,
+        node,
+        standalone=standalone,
+        initial_controllers=initial_controllers,
+        no_initial_controllers=no_initial_controllers,
+        release_version=release_version,
+    )
+    asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=directory_id)
+    identity = format_storage(where, asked, ignore_formatted=ignore_formatted, bootstrap=bootstrap)
     if as_json:
         print_json({"directory": str(where), **dataclasses.asdict(identity)})
         return

@@ -206,3 +206,32 @@ def test_kill_and_restart_keeps_what_was_written(raftlog, cluster, at):
     cluster.wait_leader(120)
     dumped = raftlog("log", "dump", *at, "--from", offset, "--until", offset + 1, "--json").json
     assert dumped["record"]["value"] == "3003"
+
+
+def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog, at):
+    status = raftlog("quorum", "describe", "--status", *at)
+    assert status.code == 0
+    assert "current voters" in status.out
+    replicas = raftlog("quorum", "describe", "--replication", *at)
+    document = raftlog("quorum", "describe", "--json", *at).json
+    (voter,) = document["voters"]
+    assert (voter["node_id"], voter["lag"], voter["low_on_space"]) == (1, 0, False)
+    assert voter["directory_id"] in replicas.out
+    assert document["observers"] == []
+
+
+def test_a_leadership_that_nobody_else_can_take_stays(raftlog, at):
+    assert raftlog("quorum", "transfer", "--to", 1, "--json", *at).json == {"target_id": 1}
+    nobody = raftlog("quorum", "transfer", *at)
+    assert nobody.code != 0
+    assert "no other voter is alive" in nobody.err
+    assert "node 9 is no voter" in raftlog("quorum", "transfer", "--to", 9, *at).err
+
+
+def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog, at):
+    assert "is no voter" in raftlog("quorum", "remove-voter", "--voter-id", 9, *at).err
+    assert "is the last voter" in raftlog("quorum", "remove-controller", "--voter-id", 1, *at).err
+    incomplete = raftlog("quorum", "add-voter", "--voter-id", 9, *at)
+    assert (incomplete.code, "all of --voter-id" in incomplete.err) == (2, True)
+    unknown = raftlog("quorum", "add-controller", "--voter-id", 9, "--directory-id", "d", "--endpoint", "h:1", *at)
+    assert "does not fetch from this leader" in unknown.err

@@ -8,6 +8,9 @@ import uuid
 
 import pytest
 
+from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
+from raftlog.voter import Voter
+
 CONTROLLER = """
 process.roles = ["controller"]
 node.id = 1
@@ -122,3 +125,81 @@ def test_a_node_on_an_unformatted_directory_says_so(config):
     assert ran.returncode == 2
     assert "raftlog storage format" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+# --- how a quorum begins --------------------------------------------------------------------------------------------------
+
+DYNAMIC = """
+process.roles = ["controller"]
+node.id = 1
+cluster.id = "C"
+log.dirs = "data"
+listeners = ["127.0.0.1:9093"]
+controller.quorum.bootstrap.servers = ["127.0.0.1:9093"]
+"""
+DIRECTORIES = [str(uuid.UUID(int=number)) for number in range(3)]
+
+
+@pytest.fixture
+def dynamic(tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text(DYNAMIC)
+    return path
+
+
+def test_a_configured_set_needs_no_word(raftlog, config, tmp_path):
+    assert raftlog("storage", "format", "-c", config).code == 0
+    assert read_bootstrap(tmp_path / "data") == Bootstrap()
+
+
+def test_standalone_names_the_node_itself_with_its_directory(raftlog, dynamic, tmp_path):
+    made = raftlog("storage", "format", "-c", dynamic, "--standalone", "--release-version", 1, "--json")
+    assert made.code == 0
+    own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
+    assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
+
+
+def test_a_joining_node_names_nobody(raftlog, dynamic, tmp_path):
+    assert raftlog("storage", "format", "-c", dynamic, "--no-initial-controllers").code == 0
+    assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
+
+
+def test_initial_controllers_give_the_node_its_directory(raftlog, dynamic, tmp_path):
+    listed = f"2@h2:1:{DIRECTORIES[2]}, 1@127.0.0.1:9093:{DIRECTORIES[1]}"
+    made = raftlog("storage", "format", "-c", dynamic, "--initial-controllers", listed, "--json")
+    assert made.code == 0
+    assert made.json["directory_id"] == DIRECTORIES[1]
+    voters = read_bootstrap(tmp_path / "data").voters
+    assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ([], "controller.quorum.voters is empty"),
+        (["--standalone", "--no-initial-controllers"], "only one of"),
+        (["--release-version", "3", "--standalone"], "1 to 2, not 3"),
+        (["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9093"], "given by controller.quorum.voters"),
+        (["--initial-controllers", f"2@h2:1:{DIRECTORIES[2]}"], "node 1 is not among them"),
+        (["--initial-controllers", f"1@h2:1:{DIRECTORIES[2]}"], "is at h2:1 there"),
+        (["--initial-controllers", "1@127.0.0.1:9093"], "is not id@host:port:directory-id"),
+        (["--initial-controllers", "1@127.0.0.1:9093:x"], "is not id@host:port:directory-id"),
+        (
+            ["--initial-controllers", f"1@127.0.0.1:9093:{DIRECTORIES[1]},2@h:1:{DIRECTORIES[1]}"],
+            "the same directory id twice",
+        ),
+    ],
+)
+def test_a_beginning_that_makes_no_sense_formats_nothing(raftlog, dynamic, tmp_path, options, complaint):
+    ran = raftlog("storage", "format", "-c", dynamic, *options)
+    assert ran.code == 2
+    assert complaint in ran.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_needs_to_know_where_the_node_listens(raftlog, tmp_path):
+    ran = raftlog(
+        "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d", "--standalone"
+    )
+    assert ran.code == 2
+    assert "where it listens" in ran.err

@@ -1,0 +1,86 @@
+"""How a new quorum begins, as ``raftlog storage format`` is told: its first voters and its metadata.version."""
+
+from __future__ import annotations
+
+import uuid
+
+from raftlog.config import NodeConfig
+from raftlog.config.fields import parse_voter
+from raftlog.errors import ConfigError
+from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION
+from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.voter import Voter
+
+
+def beginning(
+    config: NodeConfig | None,
+    node_id: int,
+    *,
+    standalone: bool,
+    initial_controllers: str,
+    no_initial_controllers: bool,
+    release_version: int | None,
+) -> tuple[str, Bootstrap]:
+    """The node's directory id, a new one unless it was given, and what its directory is to say. Raises ConfigError."""
+    level = _level(release_version)
+    directory_id = str(uuid.uuid4())
+    ways = sum((standalone, bool(initial_controllers), no_initial_controllers))
+    controller = config.controller if config is not None else None
+    if ways > 1:
+        raise ConfigError("only one of --standalone, --initial-controllers and --no-initial-controllers")
+    if ways and controller is not None and controller.voters:
+        raise ConfigError("the voters are given by controller.quorum.voters: leave that empty, or the option away")
+    if not ways:
+        if controller is not None and not controller.voters:
+            raise ConfigError(
+                "controller.quorum.voters is empty: give --standalone, --initial-controllers or --no-initial-controllers"
+            )
+        return directory_id, Bootstrap(None, level)
+    if no_initial_controllers:
+        return directory_id, Bootstrap((), level)
+    if standalone:
+        if controller is None:
+            raise ConfigError("--standalone needs a controller's configuration, which says where it listens")
+        return directory_id, Bootstrap((Voter(node_id, controller.advertised, directory_id),), level)
+    voters = parse_initial_controllers(initial_controllers)
+    own = next((voter for voter in voters if voter.node_id == node_id), None)
+    if own is None:
+        raise ConfigError(f"--initial-controllers: node {node_id} is not among them")
+    if controller is not None and own.endpoint != controller.advertised:
+        raise ConfigError(
+            f"--initial-controllers: node {node_id} is at {own.endpoint} there, and at {controller.advertised} by its configuration"
+        )
+    return own.directory_id, Bootstrap(voters, level)
+
+
+def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
+    """Parse ``id@host:port:directory-id,...``. Raises ConfigError."""
+    voters: list[Voter] = []
+    for part in value.split(","):
+        address, _, directory_id = part.strip().rpartition(":")
+        try:
+            voter = parse_voter(address)
+            known = str(uuid.UUID(directory_id))
+        except ValueError as error:
+            raise ConfigError(
+                f"--initial-controllers: {part.strip()!r} is not id@host:port:directory-id, the last a UUID ({error})"
+            ) from error
+        voters.append(Voter(voter.node_id, voter.endpoint, known))
+    for what, values in (
+        ("id", [voter.node_id for voter in voters]),
+        ("address", [voter.endpoint for voter in voters]),
+        ("directory id", [voter.directory_id for voter in voters]),
+    ):
+        if len(set(values)) != len(values):
+            raise ConfigError(f"--initial-controllers: the same {what} twice")
+    return tuple(sorted(voters, key=lambda voter: voter.node_id))
+
+
+def _level(release_version: int | None) -> int:
+    if release_version is None:
+        return 0
+    if not MIN_METADATA_VERSION <= release_version <= LATEST_METADATA_VERSION:
+        raise ConfigError(
+            f"--release-version: {MIN_METADATA_VERSION} to {LATEST_METADATA_VERSION}, not {release_version}"
+        )
+    return release_version

@@ -1,0 +1,149 @@
+"""Changing the quorum: voters come and go, the leadership is handed over."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    ConfigFile,
+    Json,
+    SetFlags,
+    Timeout,
+    endpoints,
+)
+from raftlog.cli.output import print_json, print_line
+from raftlog.errors import ConfigError
+
+VoterId = Annotated[int | None, typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")]
+DirectoryId = Annotated[
+    str, typer.Option("--directory-id", metavar="UUID", help="Its directory id, as `storage format` printed it.")
+]
+
+
+def add_voter(
+    bootstrap_controller: BootstrapController = "",
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    voter_id: VoterId = None,
+    directory_id: DirectoryId = "",
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", metavar="HOST:PORT", help="Where the other nodes reach it.")
+    ] = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Make a running observer a voter: formatted with --no-initial-controllers, started, and caught up.
+
+    Give its configuration, on its own machine, or all three of --voter-id, --directory-id and --endpoint.
+
+    \\b
+    Examples:
+      raftlog quorum add-voter -c node4.toml --bootstrap-controller 127.0.0.1:9093
+      raftlog quorum add-voter --voter-id 4 --directory-id UUID --endpoint 10.0.0.4:9093
+    """
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    if config is not None or flags:
+        if voter_id is not None or directory_id or endpoint:
+            raise ConfigError("give either a configuration or --voter-id, --directory-id and --endpoint, not both")
+        voter_id, directory_id, endpoint = _of_configuration(config, flags)
+    elif voter_id is None or not directory_id or not endpoint:
+        raise ConfigError("give --config FILE, or all of --voter-id, --directory-id and --endpoint")
+    request = pb.AddRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id, endpoint=endpoint)
+    _change(request, bootstrap_controller, timeout)
+    _say(
+        as_json,
+        f"node {voter_id} is a voter",
+        {"voter_id": voter_id, "directory_id": directory_id, "endpoint": endpoint},
+    )
+
+
+def remove_voter(
+    voter_id: Annotated[int, typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")],
+    bootstrap_controller: BootstrapController = "",
+    directory_id: DirectoryId = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Take a voter out of the quorum, dead or alive; a leader hands over when that is committed.
+
+    Without --directory-id, the directory that the voter set has for it. Stop a node with controller.quorum.auto.join.enable
+    before: it would come back.
+
+    \\b
+    Examples:
+      raftlog quorum remove-voter --voter-id 3 --bootstrap-controller 127.0.0.1:9093
+    """
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    directory_id = directory_id or _directory_of(voter_id, bootstrap_controller, timeout)
+    request = pb.RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)
+    _change(request, bootstrap_controller, timeout)
+    _say(as_json, f"node {voter_id} is no voter any more", {"voter_id": voter_id, "directory_id": directory_id})
+
+
+def transfer(
+    bootstrap_controller: BootstrapController = "",
+    to: Annotated[
+        int, typer.Option("--to", metavar="N", help="The voter to hand over to; default: the most complete.")
+    ] = -1,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Hand the leadership to another voter: nothing that was accepted is lost, and writes wait a moment.
+
+    \\b
+    Examples:
+      raftlog quorum transfer --to 2 --bootstrap-controller 127.0.0.1:9093
+    """
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    response = _change(pb.TransferLeadershipRequest(target_id=to), bootstrap_controller, timeout)
+    target_id = response.transfer_leadership.target_id
+    _say(as_json, f"node {target_id} takes over", {"target_id": target_id})
+
+
+def _change(body: Any, bootstrap_controller: str, timeout_s: float) -> Any:
+    from raftlog.cli.session import Session, run
+    from raftlog.cli.writes import principal
+
+    async def send(session: Session) -> Any:
+        client = session.controllers(bootstrap_controller)
+        return await client.call(body, timeout_s=timeout_s, principal=principal())
+
+    return run(send, timeout_s)
+
+
+def _say(as_json: bool, text: str, document: dict[str, Any]) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print_line(text)
+
+
+def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, str]:
+    from raftlog.config import load_config
+    from raftlog.storage.meta_file import read_identity
+
+    loaded = load_config(config, flags=flags or [])
+    if loaded.controller is None:
+        raise ConfigError("only a controller can vote; the configuration is a broker's")
+    identity = read_identity(loaded.directory)
+    return loaded.node_id, identity.directory_id, loaded.controller.advertised
+
+
+def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) -> str:
+    """As the leader's voter set has it; empty if it has none of that id: the controller says what is wrong."""
+    import asyncio
+
+    from raftlog.cli.ask import ask_quorum
+    from raftlog.cli.session import tls_of_environment
+
+    addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+    quorum = asyncio.run(ask_quorum(addresses, timeout_s, tls_of_environment()))
+    voters = [voter for one in ([quorum.leader] if quorum.leader else quorum.descriptions) for voter in one.voters]
+    return next((voter.replica_directory_id for voter in voters if voter.replica_id == voter_id), "")
