@@ -20,7 +20,7 @@ from controller.unary_reply import answer
 from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
-from raftlog.observability.node_metrics import add_controller_metrics, add_quorum_metrics
+from raftlog.observability.node_metrics import add_controller_metrics, add_quorum_metrics, add_snapshot_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.opening import open_store
@@ -164,6 +164,7 @@ async def start_http(config: NodeConfig, service: ControllerService) -> HttpServ
         image=lambda: service.image,
         describe_brokers=lambda: known_brokers(service),
     )
+    add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.now()))
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

@@ -154,6 +154,11 @@ class ControllerService:
         return self._committed.image
 
     @property
+    def loading(self) -> bool:
+        """Whether the image that the log begins with is not all there yet."""
+        return self._load is not None
+
+    @property
     def committed_end(self) -> int:
         """The high watermark, exclusive; -1 unknown."""
         return self._high_watermark

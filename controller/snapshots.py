@@ -17,6 +17,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
 from raftlog.metadata.versions import supports_snapshots
+from raftlog.observability.node_metrics import SnapshotFigures
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import SnapshotId
 
@@ -125,10 +126,21 @@ class Snapshots:
         """Taken here since the start."""
         self.generated_bytes = 0
         """Size of the last one taken here; 0: none since the start."""
-        self.generated_at: float | None = None
-        """When that was, seconds of the loop's clock."""
+        self.generated_at = now
+        """When that was, seconds of the loop's clock; the start, if none was."""
         self.loaded = 0
         """How often this node began with a snapshot, or had one installed."""
+
+    def figures(self, now: float) -> SnapshotFigures:
+        """For metrics."""
+        held = self._replica.snapshots
+        return SnapshotFigures(
+            count=len(held),
+            newest_bytes=self._replica.snapshot_size(held[-1]) if held else 0,
+            generated_bytes=self.generated_bytes,
+            generated_age_ms=(now - self.generated_at) * 1000,
+            loaded=self.loaded,
+        )
 
     def applied(self, count_bytes: int) -> None:
         """So many bytes of the log were applied."""

@@ -61,6 +61,8 @@ def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.Rep
 
 def ready(service: ControllerService) -> tuple[bool, str]:
     """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows. And why."""
+    if service.loading:
+        return False, "loading the snapshot that its log begins with"
     leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
     if leadership is not None:
         if leadership.active is not None:
@@ -82,6 +84,7 @@ def status(service: ControllerService) -> dict[str, object]:
         "role": service.replica.core.role,
         "leader": service.leader_id,
         "epoch": service.controller_epoch,
+        "log start": service.replica.log_start_offset,
         "log end": service.replica.log_end_offset,
         "high watermark": service.committed_end,
         "lowest acknowledged offset": service.lowest_acknowledged_offset,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -144,4 +145,40 @@ def _broker(now: Any) -> Iterator[Metric]:
         "raftlog_image_kept_bytes",
         "Bytes kept so that reads at the lowest acknowledged offset work.",
         now.image_bytes_kept,
+    )
+
+
+def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
+    """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's disk."""
+    metrics.collect(lambda: _snapshots(describe()))
+    metrics.counter(
+        "kafka_server_metadata_loader_handle_load_snapshot_count",
+        "How often this process began with a snapshot, or had one installed.",
+        lambda: describe().loaded,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """What a node says of its snapshots. ``generated_age_ms``: since the last one was taken here, or since the start."""
+
+    count: int
+    newest_bytes: int
+    generated_bytes: int
+    generated_age_ms: float
+    loaded: int
+
+
+def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
+    yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
+    yield gauge("raftlog_snapshot_size_bytes", "Size of the newest one, 0 if there is none.", now.newest_bytes)
+    yield gauge(
+        "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes",
+        "Size of the last snapshot that this process took, 0 if none.",
+        now.generated_bytes,
+    )
+    yield gauge(
+        "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms",
+        "Milliseconds since this process took a snapshot, or since its start.",
+        now.generated_age_ms,
     )

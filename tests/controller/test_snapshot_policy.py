@@ -248,3 +248,38 @@ def test_a_snapshot_that_is_gone_is_no_state() -> None:
 
     with pytest.raises(CorruptLogError, match="is not there"):
         SnapshotLoad(Gone(), SnapshotId(5, 1)).step()  # type: ignore[arg-type]
+
+
+def test_the_figures_are_what_a_scrape_shows() -> None:
+    from prometheus_client import generate_latest
+
+    from raftlog.observability.node_metrics import add_snapshot_metrics
+    from raftlog.observability.registry import MetricsRegistry
+
+    class Sized(FakeReplica):
+        def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+            return len(self.content[snapshot_id])
+
+    stage = Stage()
+    stage.replica = stage.snapshots._replica = Sized()
+    now = 7.0
+    registry = MetricsRegistry(process=False)
+    add_snapshot_metrics(registry, lambda: stage.snapshots.figures(now))
+
+    def shown() -> dict[str, float]:
+        lines = generate_latest(registry.registry).decode().splitlines()
+        return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+
+    age = "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms"
+    size = "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes"
+    loads = "kafka_server_metadata_loader_handle_load_snapshot_count_total"
+    assert shown() == {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7000, loads: 0}
+    stage.snapshots.applied(1000)
+    stage.tick(8.0, 10)
+    stage.replica.finish()
+    stage.snapshots.installed(9.0)
+    now = 10.0
+    written = len(stage.replica.content[SnapshotId(11, 1)])
+    assert shown() == {
+        "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2000, loads: 1
+    }  # fmt: skip
