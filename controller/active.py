@@ -16,6 +16,7 @@ from controller.clients import ClientExpiry, close_client, find_result, open_cli
 from controller.configs import alter_configs
 from controller.decision import Decision, refuse
 from controller.describe import describe_brokers
+from controller.features import update_features
 from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, unfence_decision
 from controller.lag_watch import LagWatch
@@ -39,10 +40,6 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
-
-
-def _not_yet(_request: Any, _now: float) -> Decision:
-    raise refuse(ErrorCode.UNSUPPORTED_VERSION, "this controller does not decide that yet")
 
 
 class ActiveController:
@@ -113,7 +110,9 @@ class ActiveController:
         )
         self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
         self._handlers["close_client"] = lambda request, now: close_client(pending, request)
-        self._handlers["update_features"] = _not_yet
+        self._handlers["update_features"] = lambda request, now: update_features(
+            self.state, request, node_id, quorum, now
+        )
 
     @property
     def next_offset(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.describe import describe_brokers
+from controller.features import known_features
 from controller.service import ControllerService
 from raftlog.quorum.description import ReplicaDescription
 from raftlog.voter import Voter
@@ -15,7 +16,7 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
     quorum = service.quorum
     seen = service.replica.core.describe(service.now())
     low = {quorum.node_id: service.space.low}
-    leadership = service.leadership
+    leadership, features = service.leadership, service.image.features
     known = {replica.node_id: replica for replica in seen.voters}
     return pb.DescribeQuorumResponse(
         cluster_id=quorum.cluster_id,
@@ -37,6 +38,15 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots],
         voters_offset=seen.voters_offset,
         leader_endpoint=service.leader_endpoint(seen.leader_id),
+        features=[
+            pb.FeatureState(
+                name=name,
+                finalized_level=features.get(name, 0),
+                min_supported_version=lowest,
+                max_supported_version=highest,
+            )
+            for name, (lowest, highest) in sorted(known_features().items())
+        ],
     )
 
 

@@ -62,7 +62,13 @@ class ControllerHost:
         transport = self.network.transport_for(self.name)
         service = self.service = ControllerService(
             self._settings,
-            QuorumConfig(CLUSTER_ID, self.id, f"dir-{self.id}", self._voters),
+            QuorumConfig(
+                CLUSTER_ID,
+                self.id,
+                f"dir-{self.id}",
+                self._voters,
+                max_metadata_version=versions.LATEST_METADATA_VERSION,
+            ),
             self.disk.open(),
             transport,
             rng=random.Random(self._rng.getrandbits(64)),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from raftlog.config.fields import Endpoint
 from raftlog.config.settings import KEYS, Settings, key_of
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 
 
@@ -109,6 +110,7 @@ class NodeConfig:
             fetch_max_wait_ms=own.fetch_max_wait_ms,
             fetch_max_bytes=own.fetch_max_bytes,
             request_timeout_ms=own.quorum_request_timeout_ms,
+            max_metadata_version=LATEST_METADATA_VERSION,
             bootstrap_servers=own.bootstrap_servers,
             endpoint=own.advertised,
         )

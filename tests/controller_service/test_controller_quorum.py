@@ -31,7 +31,7 @@ class Node:
         self.failures: list[Exception] = []
         self.service = ControllerService(
             ControllerSettings(),
-            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS),
+            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=2),
             self.disk.open(),
             self.transport,
             rng=random.Random(100 + self.id),

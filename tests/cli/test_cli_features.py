@@ -1,0 +1,36 @@
+"""``raftlog features`` against a real controller and broker."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def at(cluster):
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def test_describe(raftlog, at):
+    rows = raftlog("features", "describe", *at, "--json").json["features"]
+    assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
+        ("lao.version", 1, 1),
+        ("metadata.version", 1, 2),
+    ]
+    assert rows[1]["max_supported_version"] == 2
+    assert "metadata.version" in raftlog("features", "describe", *at).out
+
+
+def test_an_upgrade_to_what_is_finalized_changes_nothing(raftlog, at):
+    ran = raftlog("features", "upgrade", "metadata.version=2", *at)
+    assert (ran.code, ran.out.strip()) == (0, "metadata.version=2: was finalized already")
+
+
+def test_what_cannot_be_says_why(raftlog, at):
+    ran = raftlog("features", "upgrade", "metadata.version=9", *at)
+    assert ran.code != 0
+    assert "knows metadata.version from 1 to 2, not 9" in ran.err
+    ran = raftlog("features", "downgrade", "metadata.version=1", *at)
+    assert ran.code != 0
+    assert "the log names the voter set" in ran.err
+    ran = raftlog("features", "upgrade", "metadata.version", *at)
+    assert "is not NAME=LEVEL" in ran.err

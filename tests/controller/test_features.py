@@ -1,0 +1,171 @@
+"""UpdateFeatures: nobody is left behind by an upgrade, and nothing is left unreadable by a downgrade."""
+
+from dataclasses import replace
+
+import pytest
+from deciding import Cell, registration
+
+from controller.decision import Decision
+from controller.features import HEARD_WITHIN_MS, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata import versions
+from raftlog.metadata.records import record
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+class Quorum:
+    """What the core would say; node 1 leads. No directories are known: no voter set gets into the log by itself."""
+
+    def __init__(self, levels: dict[int, int], *, log_start_offset: int = 0) -> None:
+        self.voters = {
+            node_id: ReplicaDescription(node_id, "", 9, 10, 10, max_metadata_version=level)
+            for node_id, level in levels.items()
+        }
+        self.log_start_offset = log_start_offset
+
+    def __call__(self, now: float) -> QuorumDescription:
+        voter_set = tuple(Voter(node_id, f"h{node_id}:1") for node_id in (1, 2, 3))
+        known = tuple(self.voters[node_id] for node_id in sorted(self.voters))
+        return QuorumDescription("leader", 1, 1, 1, self.log_start_offset, 9, 9, 9, 0, known, (), voter_set, 100)
+
+    def silent(self, node_id: int, age_ms: int) -> None:
+        self.voters[node_id] = replace(self.voters[node_id], last_fetch_age_ms=age_ms)
+
+
+def cell(quorum: Quorum | None, level: int = 1, brokers: int = 2) -> Cell:
+    return Cell(brokers, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=quorum)
+
+
+def update(*levels: tuple[str, int], kind: int = UPGRADE, validate_only: bool = False) -> rpc.UpdateFeaturesRequest:
+    updates = [rpc.FeatureUpdate(name=n, max_version_level=v, upgrade_type=kind) for n, v in levels]
+    return rpc.UpdateFeaturesRequest(updates=updates, validate_only=validate_only)
+
+
+def refused(cell: Cell, request: rpc.UpdateFeaturesRequest) -> tuple[str, str]:
+    decision = cell.decide(request)
+    assert not decision.records
+    assert decision.error is not None
+    assert decision.error.code == ErrorCode.INVALID_UPDATE_VERSION
+    return decision.error.message, decision.error.field
+
+
+TO_2 = update(("metadata.version", 2))
+TO_1 = update(("metadata.version", 1), kind=SAFE_DOWNGRADE)
+
+
+def test_a_level_that_all_know_is_finalized_once() -> None:
+    at = cell(Quorum({1: 2, 2: 2, 3: 2}))
+    assert at.pending.features["metadata.version"] == 1
+    assert not at.decide(update(("metadata.version", 2), validate_only=True)).records
+    decision = at.propose(at.decide(TO_2))
+    assert [one.message for one in decision.records] == [
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=2)
+    ]
+    assert at.pending.features["metadata.version"] == 2
+    assert at.propose(at.decide(TO_2)).records == []
+
+
+@pytest.mark.parametrize(
+    ("levels", "says"),
+    [
+        ({1: 2, 2: 1, 3: 2}, "voter 2 knows metadata.version up to 1, not 2"),
+        ({1: 2, 2: 2, 3: 0}, "voter 3 knows metadata.version up to 1, not 2"),
+        ({1: 2, 2: 2}, "voter 3 has not been heard from lately: nobody knows whether it can do metadata.version 2"),
+    ],
+)
+def test_every_voter_must_know_the_level(levels: dict[int, int], says: str) -> None:
+    assert refused(cell(Quorum(levels)), TO_2) == (says, "updates[0].max_version_level")
+
+
+@pytest.mark.parametrize("age_ms", [-1, HEARD_WITHIN_MS + 1])
+def test_a_voter_that_is_silent_may_have_been_rolled_back(age_ms: int) -> None:
+    quorum = Quorum({1: 2, 2: 2, 3: 2})
+    quorum.silent(2, age_ms)
+    assert "voter 2 has not been heard from" in refused(cell(quorum), TO_2)[0]
+
+
+def test_this_node_says_by_running_what_it_knows() -> None:
+    quorum = Quorum({1: 1, 2: 2, 3: 2})
+    quorum.silent(1, -1)
+    assert cell(quorum).decide(TO_2).records
+
+
+def test_every_registered_broker_must_know_the_level_fenced_ones_too() -> None:
+    at = cell(Quorum({1: 2, 2: 2, 3: 2}))
+    old = [
+        pb.FeatureRange(name=n, min_supported_version=1, max_supported_version=1)
+        for n in ("metadata.version", "lao.version")
+    ]
+    at.send(registration(7, features=old))
+    assert at.pending.brokers[7].fenced
+    assert refused(at, TO_2)[0] == "broker 7 knows metadata.version from 1 to 1, not 2"
+    at.send(rpc.UnregisterBrokerRequest(broker_id=7))
+    assert at.decide(TO_2).records
+
+
+def test_without_a_quorum_nothing_is_raised() -> None:
+    assert "does not know the voters yet" in refused(cell(None), TO_2)[0]
+
+
+def test_all_or_nothing() -> None:
+    at = cell(Quorum({1: 2, 2: 1, 3: 2}))
+    _, field = refused(at, update(("lao.version", 0), ("metadata.version", 2), kind=SAFE_DOWNGRADE))
+    assert field == "updates[1].upgrade_type"
+    assert at.pending.features["lao.version"] == 1
+    assert refused(at, update(("metadata.version", 2), ("nope", 1)))[1] == "updates[0].max_version_level"
+    decision = at.decide(update(("metadata.version", 2), ("metadata.version", 2)))
+    assert decision.error is not None
+    assert decision.error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_UPDATE_VERSION)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says", "field"),
+    [
+        (update(("nope", 1)), "there is no feature 'nope'", "name"),
+        (update(("metadata.version", 3)), "knows metadata.version from 1 to 2, not 3", "max_version_level"),
+        (update(("metadata.version", 0), kind=SAFE_DOWNGRADE), "from 1 to 2, not 0", "max_version_level"),
+        (update(("metadata.version", 2), kind=0), "no upgrade type 0", "upgrade_type"),
+        (update(("metadata.version", 1)), "at 2: 1 would be a downgrade", "upgrade_type"),
+        (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),
+    ],
+)
+def test_a_request_says_what_it_does(request_: rpc.UpdateFeaturesRequest, says: str, field: str) -> None:
+    message, where = refused(cell(Quorum({1: 2, 2: 2, 3: 2}), level=2), request_)
+    assert says in message
+    assert where == f"updates[0].{field}"
+
+
+def test_a_downgrade_only_while_nothing_of_the_level_was_used() -> None:
+    quorum = Quorum({1: 2, 2: 2, 3: 2})
+    at = cell(quorum, level=2)
+    assert at.decide(TO_1).records
+    client_id = at.send(rpc.OpenClientRequest()).client_id
+    assert f"1 exactly-once clients are open, the first is {client_id}" in refused(at, TO_1)[0]
+    assert (
+        "that no program of that level can read"
+        in refused(at, update(("metadata.version", 1), kind=UNSAFE_DOWNGRADE))[0]
+    )
+    at.send(rpc.CloseClientRequest(client_id=client_id))
+    quorum.log_start_offset = 5
+    assert "the log begins at 5, behind a snapshot" in refused(at, TO_1)[0]
+    quorum.log_start_offset = 0
+    at.propose(at.decide(TO_1))
+    assert at.pending.features["metadata.version"] == 1
+
+
+def test_a_named_voter_set_stands_against_a_downgrade() -> None:
+    at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
+    entry = pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="h:1")
+    at.propose(Decision([record(pb.VotersRecord(voters=[entry]))]))
+    assert "the log names the voter set, at offset" in refused(at, TO_1)[0]
+
+
+def test_a_controller_pinned_to_the_level_before_knows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)
+    at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=0)
+    assert at.pending.features["metadata.version"] == 1
+    assert "knows metadata.version from 1 to 1, not 2" in refused(at, TO_2)[0]
