@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from raftlog import batch
+from raftlog.errors import FatalError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
 from raftlog.voter import Voter, VotersAt
+from simulation.checks.api import CheckFailedError
 from simulation.checks.node_log import Logged
 
 BatchListener = Callable[[Logged, list[Record]], None]
@@ -75,7 +77,10 @@ class GoldenLog:
         """The next batch is committed."""
         header = logged.header
         records = [decoded(data) for data in batch.records(logged.data, header)]
-        self._builder.apply_decoded(header, records)
+        try:
+            self._builder.apply_decoded(header, records)
+        except FatalError as error:
+            raise CheckFailedError(f"what is committed at {header.base_offset} cannot be folded: {error}") from error
         self.batches.append(logged)
         self._ends.append(logged.end_offset)
         self.hashes[header.last_offset] = (header.epoch, self._builder.state_hash % (1 << 128))

@@ -97,7 +97,7 @@ class Linearizability(Checker):
         """Raises CheckFailedError."""
         for key, operations in by_key(self._writes).items():
             history = [entry for operation in operations if (entry := register_entry(operation)) is not None]
-            now = self.world.now()
+            now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
             if not check(without_unread_writes(history), Register(), max_states=self._max_states):
                 raise CheckFailedError(
@@ -108,7 +108,7 @@ class Linearizability(Checker):
         """Raises CheckFailedError."""
         for key, operations in by_key(self._topics).items():
             history = [entry for operation in operations if (entry := existence_entry(operation)) is not None]
-            now = self.world.now()
+            now = self.world.now() + 1
             history.append(Entry(now, now, ("exists",), key in at_rest))
             if not check(history, Existence(), max_states=self._max_states):
                 raise CheckFailedError(f"topic {key}: no order of its creations and deletions explains them: {history}")

@@ -50,7 +50,7 @@ class VoterSets(Checker):
     def _check_leader(self, node: Node, new: int, before: int, at: int) -> None:
         self.changes += 1
         committed = node.log.at(node.high_watermark) if node.high_watermark >= 0 else None
-        if new > 1 or before >= node.high_watermark:
+        if new > 1 or before >= max(node.high_watermark, 0):
             raise CheckFailedError(
                 f"I19: {node.name} proposes a voter set at {at}; the one at {before} is not committed,"
                 f" its high watermark is {node.high_watermark}"

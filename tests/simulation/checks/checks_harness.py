@@ -1,0 +1,277 @@
+"""Traces written by hand for the checkers: nodes that do what a test says, with logs and disks that look like the simulated ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from types import SimpleNamespace
+from typing import Any
+
+from raftlog import batch
+from raftlog.metadata.records import record
+from raftlog.quorum import events as ev
+from raftlog.storage.api import NodeIdentity, VoteState
+from raftlog.voter import Voter
+from raftlog.voters_log import to_entries, voters_in
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.api import Checker, Operation
+from simulation.checks.ledger import Ledger
+
+VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
+
+
+def config(key: str, value: str | None) -> pb.ConfigRecord:
+    """What a client's write leaves in the log."""
+    return pb.ConfigRecord(resource_type=16, resource_name=key, name="match", value=value)
+
+
+def registered(broker_id: int, epoch: int, *, fenced: bool = True) -> pb.RegisterBrokerRecord:
+    return pb.RegisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch, incarnation_id="i", fenced=fenced)
+
+
+def fencing(broker_id: int, epoch: int, fenced: bool) -> pb.BrokerRegistrationChangeRecord:
+    return pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)
+
+
+def chunk_of(base_offset: int, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)) -> bytes:
+    """One batch."""
+    control = isinstance(messages[0], (pb.LeaderChangeRecord, pb.VotersRecord))
+    return batch.encode(
+        [record(message).data for message in messages],
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=1,
+        control=control,
+        client_id=client[0],
+        sequence=client[1],
+    )
+
+
+class Chunks:
+    """As the simulated disk has them."""
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.chunks: list[bytes] = []
+
+    def scan(self, offset: int) -> Any:
+        for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
+            yield self.bases[i], self.chunks[i]
+
+
+class Host:
+    """A controller host; ``core`` and ``service`` hold what checkers look at."""
+
+    def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
+        self.id, self.name, self.incarnation = node_id, f"c{node_id}", 0
+        self._voters = voters
+        self.service: Any = None
+        self.core: Any = None
+        self.disk: Any = SimpleNamespace(
+            identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
+            live=Chunks(), durable=Chunks(), vote=VoteState(), _store=None,
+        )  # fmt: skip
+
+    def up(self) -> None:
+        live = self.disk.live
+        end = batch.scan(live.chunks[-1], expect_offset=live.bases[-1]).end_offset if live.bases else 0
+        log = SimpleNamespace(start=0, flushed_end=end, end=end)
+        voters = SimpleNamespace(ids=tuple(sorted(voter.node_id for voter in self._voters)))
+        node = SimpleNamespace(vote=self.disk.vote, log=log, high_watermark=-1, halted=False, role=None, voters=voters)
+        self.core = SimpleNamespace(
+            epoch=self.disk.vote.epoch, log_start_offset=0, log_end_offset=end, high_watermark=-1, _node=node
+        )
+        built = SimpleNamespace(offset=-1, _builder=SimpleNamespace(offset=-1, epoch=0, state_hash=0))
+        quorum_config = SimpleNamespace(voters=self._voters, directory_id=self.disk.identity.directory_id)
+        self.service = SimpleNamespace(
+            quorum=quorum_config, _committed=built, leadership=None, replica=SimpleNamespace()
+        )
+        self.incarnation += 1
+
+
+class Broker:
+    """A broker host."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.id, self.name, self.incarnation = broker_id, f"b{broker_id}", 0
+        self.service: Any = None
+
+    def up(self, epoch: int = -1) -> None:
+        tip = SimpleNamespace(offset=-1, epoch=0, state_hash=0)
+        view = SimpleNamespace(
+            _tip=tip, _told=-1, _told_epoch=-1, controller_epoch=0, generation=0, repeatable=None, applied=-1
+        )
+        self.service = SimpleNamespace(_view=view, _lifecycle=SimpleNamespace(epoch=epoch))
+        self.incarnation += 1
+
+
+class Trace:
+    """A cluster's history, step by step. ``checkers`` are told of it as in a simulation; the ledger is the first."""
+
+    def __init__(self, *makers: Any, voters: tuple[Voter, ...] = VOTERS, brokers: int = 0) -> None:
+        self.ledger = Ledger()
+        self.checkers: list[Checker] = [self.ledger, *(make(self.ledger) for make in makers)]
+        self.time = 0.0
+        self.controllers = [Host(voter.node_id, voters) for voter in voters]
+        self.brokers = [Broker(i) for i in range(1, brokers + 1)]
+        self._hosts: dict[str, Any] = {host.name: host for host in (*self.controllers, *self.brokers)}
+        self._operations = 0
+        for checker in self.checkers:
+            checker.begin(self)  # type: ignore[arg-type]
+        for name in self._hosts:
+            self.start(name)
+
+    @property
+    def last(self) -> Any:
+        """The checker made last."""
+        return self.checkers[-1]
+
+    def now(self) -> float:
+        return self.time
+
+    def note(self, who: str, what: str) -> None:
+        """Nobody reads it."""
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        for checker in self.checkers:
+            getattr(checker, hook)(*arguments)
+
+    def host(self, name: str) -> Any:
+        return self._hosts[name]
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        host = self.host(name)
+        host.up()
+        self.tell("controller_started" if isinstance(host, Host) else "broker_started", host)
+
+    def stop(self, name: str) -> None:
+        """A crash that loses what is not durable."""
+        host = self.host(name)
+        host.service = host.core = None
+        if isinstance(host, Host):
+            host.disk.live.bases[:], host.disk.live.chunks[:] = host.disk.durable.bases, host.disk.durable.chunks
+            self.tell("controller_stopped", host, "killed")
+
+    # --- the quorum ---------------------------------------------------------------------------------------------------
+
+    def step(self, name: str, *effects: Any, event: Any = None) -> None:
+        self.tell("after_step", self.host(name), event if event is not None else ev.Tick(), list(effects))
+
+    def vote(self, name: str, epoch: int, candidate: int, *, durable: bool = True, tell: bool = True) -> None:
+        """Votes for a candidate and says so."""
+        host = self.host(name)
+        host.core.epoch = epoch
+        host.core._node.vote = VoteState(epoch, candidate)
+        if durable:
+            host.disk.vote = VoteState(epoch, candidate)
+        if not tell:
+            return
+        if candidate == host.id:
+            body = quorum.VoteRequest(replica_epoch=epoch, replica_id=host.id)
+            self.send(name, f"c{candidate % 3 + 1}", quorum.QuorumMessage(vote_request=body))
+        else:
+            body = quorum.VoteResponse(leader_epoch=epoch, vote_granted=True, voter_id=host.id)
+            self.send(name, f"c{candidate}", quorum.QuorumMessage(vote_response=body))
+
+    def lead(self, name: str, epoch: int, votes: tuple[int, ...] = ()) -> None:
+        """Is elected, with the votes of these (default: itself and the next node), and writes the epoch's first record."""
+        host = self.host(name)
+        votes = votes or (host.id, host.id % 3 + 1)
+        for voter in votes:
+            if f"c{voter}" in self._hosts and self.host(f"c{voter}").core is not None:
+                self.vote(f"c{voter}", epoch, host.id)
+        self.step(name, ev.BecameLeader(epoch, votes))
+        self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id))
+
+    def append(
+        self, name: str, epoch: int, *messages: Any, durable: bool = True, client: tuple[int, int] = (0, 0)
+    ) -> int:
+        """One batch at the end of this node's log; its end."""
+        log = self.ledger.nodes[name].log
+        base = log.end
+        chunk = chunk_of(base, epoch, *messages, client=client)
+        return self.append_chunk(name, base, chunk, durable=durable)
+
+    def append_chunk(self, name: str, base: int, chunk: bytes, *, durable: bool = True, voters: Any = None) -> int:
+        scan = batch.scan(chunk, expect_offset=base)
+        found = voters_in(chunk, scan.control_at) if voters is None else voters
+        disk = self.host(name).disk
+        for chunks in (disk.live, disk.durable) if durable else (disk.live,):
+            chunks.bases.append(base)
+            chunks.chunks.append(chunk)
+        span = ev.LogSpan(base, scan.end_offset, scan.epochs, chunk, found)
+        self.step(name, ev.Append(span))
+        return scan.end_offset
+
+    def replicate(self, source: str, target: str, *, durable: bool = True) -> None:
+        """The target gets all it lacks, and acknowledges it."""
+        disk, log = self.host(source).disk, self.ledger.nodes[target].log
+        for base, chunk in list(disk.live.scan(0)):
+            if base >= log.end:
+                self.append_chunk(target, base, chunk, durable=durable)
+
+    def commit(self, name: str, offset: int) -> None:
+        self.step(name, ev.HighWatermarkAdvanced(offset))
+
+    def truncate(self, name: str, offset: int) -> None:
+        disk = self.host(name).disk
+        for chunks in (disk.live, disk.durable):
+            while chunks.bases and chunks.bases[-1] >= offset:
+                chunks.bases.pop()
+                chunks.chunks.pop()
+        self.step(name, ev.Truncate(offset))
+
+    def fetch(self, name: str, offset: int, epoch: int) -> None:
+        """Acknowledges."""
+        request = quorum.FetchRequest(fetch_offset=offset, last_fetched_epoch=epoch)
+        self.send(name, "c1", request)
+
+    def send(self, name: str, peer: str, message: Any) -> None:
+        self.tell("message_sent", self.host(name), peer, message)
+
+    def committed(self, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0)) -> int:
+        """One batch of c1's, on all voters that are up, and committed; its last offset."""
+        end = self.append("c1", epoch, *messages, client=client)
+        for host in self.controllers[1:]:
+            if host.core is not None:
+                self.replicate("c1", host.name)
+        self.commit("c1", end)
+        return end - 1
+
+    # --- brokers and clients ------------------------------------------------------------------------------------------
+
+    def move(
+        self, name: str, offset: int, *, told: int = -1, told_epoch: int = 1, repeatable: int | None = None
+    ) -> None:
+        """The broker's view is at this offset, with the right state."""
+        view = self.host(name).service._view
+        epoch, state_hash = self.ledger.golden.hashes.get(offset, (0, 0))
+        view._tip = SimpleNamespace(offset=offset, epoch=epoch, state_hash=state_hash)
+        view.applied, view._told, view._told_epoch = offset, told, told_epoch
+        view.repeatable = None if repeatable is None else SimpleNamespace(offset=repeatable)
+        self.tell("broker_moved", self.host(name))
+
+    def invoke(self, kind: Any, key: str = "k", value: str = "", **fields: Any) -> Operation:
+        self.time += 1
+        self._operations += 1
+        operation = Operation(self._operations, fields.pop("client", "client"), kind, key, value, **fields)
+        operation.invoked_at = self.time
+        self.tell("client_invoked", operation)
+        return operation
+
+    def give(self, operation: Operation, outcome: Any = "ok", **fields: Any) -> None:
+        self.time += 1
+        operation.outcome, operation.returned_at = outcome, self.time
+        for name, value in fields.items():
+            setattr(operation, name, value)
+        self.tell("client_returned", operation)
+
+
+def voters_record(*voters: Voter) -> pb.VotersRecord:
+    return pb.VotersRecord(voters=to_entries(voters))
+
+
+def voter(node_id: int) -> Voter:
+    return Voter(node_id, f"c{node_id}:9093", f"dir-{node_id}")

@@ -1,0 +1,436 @@
+"""The quorum's checkers pass sound traces, and refuse each kind of unsound one by its name."""
+
+from types import SimpleNamespace
+
+import pytest
+from checks_harness import VOTERS, Trace, chunk_of, config, voter, voters_record
+
+from raftlog.errors import StorageError
+from raftlog.quorum import events as ev
+from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.voter import VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.api import CheckFailedError
+from simulation.checks.commitment import Commitment
+from simulation.checks.durability import Durability
+from simulation.checks.elections import Elections
+from simulation.checks.membership import VoterSets, majorities_meet
+
+EVERYTHING = (Elections, Commitment, Durability, VoterSets)
+
+
+def refused(rule: str):
+    return pytest.raises(CheckFailedError, match=rule)
+
+
+def _led(*checkers: object) -> Trace:
+    """c1 leads epoch 1; its first record is everywhere and committed."""
+    trace = Trace(*checkers)
+    trace.lead("c1", 1)
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    return trace
+
+
+def test_a_sound_life_passes_all_checkers() -> None:
+    trace = _led(*EVERYTHING)
+    trace.committed(1, config("k", "a"))
+    trace.append("c1", 1, config("k", "b"))
+    trace.fetch("c2", 2, 1)
+    trace.stop("c1")
+    trace.lead("c2", 2, (2, 3))
+    trace.replicate("c2", "c3")
+    trace.commit("c2", 3)
+    trace.commit("c3", 3)
+    trace.start("c1")
+    # Raft: what c1 alone had goes.
+    trace.truncate("c1", 2)
+    trace.replicate("c2", "c1")
+    trace.commit("c1", 3)
+    assert trace.ledger.golden.config(16, "k", "match", 2) == "a"
+    assert trace.ledger.golden.config(16, "k", "match", 0) is None
+    commitment = trace.checkers[2]
+    assert isinstance(commitment, Commitment)
+    assert commitment.advances == 3
+
+
+# --- I4, I6: the ledger's own -----------------------------------------------------------------------------------------
+
+
+def test_the_same_offset_and_epoch_with_other_bytes_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    with refused("I4"):
+        trace.append("c2", 1, config("k", "b"))
+
+
+def test_the_same_batch_above_another_prefix_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    trace.append("c1", 3, config("k", "c"))
+    trace.append("c2", 2, config("k", "b"))
+    with refused("I4"):
+        trace.append("c2", 3, config("k", "c"))
+
+
+def test_a_restart_with_other_bytes_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    trace.stop("c1")
+    disk = trace.host("c1").disk
+    disk.live.chunks[-1] = chunk_of(1, 1, config("k", "z"))
+    with refused("I4"):
+        trace.start("c1")
+
+
+def test_a_log_with_a_hole_is_refused() -> None:
+    trace = _led()
+    with refused("appends at 5"):
+        trace.append_chunk("c1", 5, chunk_of(5, 1, config("k", "a")))
+
+
+def test_dropping_what_is_committed_is_refused() -> None:
+    trace = _led()
+    trace.committed(1, config("k", "a"))
+    with refused("I6.*drops"):
+        trace.truncate("c3", 1)
+
+
+def test_truncating_below_the_own_high_watermark_is_refused() -> None:
+    trace = _led()
+    trace.commit("c2", 1)
+    with refused("I6.*below its high watermark"):
+        trace.truncate("c2", 0)
+
+
+def test_committing_another_log_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    trace.append("c2", 2, config("k", "b"))
+    trace.replicate("c1", "c3")
+    trace.commit("c1", 2)
+    with refused("I6.*not what was committed"):
+        trace.commit("c2", 2)
+
+
+def test_a_high_watermark_that_goes_back_is_refused() -> None:
+    trace = _led()
+    trace.committed(1, config("k", "a"))
+    with refused("I6.*goes from 2 to 1"):
+        trace.commit("c1", 1)
+
+
+def test_a_follower_that_knows_more_than_any_leader_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    with refused("I6.*no leader has committed"):
+        trace.commit("c2", 2)
+
+
+def test_a_snapshot_above_what_is_committed_is_refused() -> None:
+    trace = _led()
+    with refused("I9"):
+        trace.step("c2", ev.LoadSnapshot(SnapshotId(7, 1)))
+    trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 1)))
+    with refused("I9"):
+        trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 9)))
+
+
+# --- I1, I2, I3, I7 ---------------------------------------------------------------------------------------------------
+
+
+def test_two_leaders_in_an_epoch_are_refused() -> None:
+    trace = _led(Elections)
+    with refused("I1"):
+        trace.step("c2", ev.BecameLeader(1, (2, 3)))
+
+
+def test_leading_again_in_an_epoch_after_a_restart_is_refused() -> None:
+    trace = _led(Elections)
+    trace.stop("c1")
+    trace.start("c1")
+    with refused("I1"):
+        trace.step("c1", ev.BecameLeader(1, (1, 2)))
+
+
+def test_an_epoch_that_goes_back_is_refused() -> None:
+    trace = _led(Elections)
+    trace.host("c1").core._node.vote = VoteState(0)
+    with refused("I2.*goes back"):
+        trace.step("c1")
+
+
+def test_an_epoch_forgotten_by_a_restart_is_refused() -> None:
+    trace = _led(Elections)
+    trace.stop("c1")
+    trace.host("c1").disk.vote = VoteState(0)
+    with refused("I2.*came back"):
+        trace.start("c1")
+
+
+def test_speaking_in_an_epoch_that_is_not_durable_is_refused() -> None:
+    trace = _led(Elections)
+    with refused("I2.*speaks"):
+        trace.send("c2", "c1", quorum.FetchRequest(current_leader_epoch=2))
+
+
+def test_a_vote_told_before_it_is_durable_is_refused() -> None:
+    trace = _led(Elections)
+    trace.host("c2").disk.vote = VoteState(2, -1)
+    with refused("I3.*on its disk"):
+        trace.vote("c2", 2, 1, durable=False)
+
+
+def test_a_candidate_that_asks_before_its_vote_is_durable_is_refused() -> None:
+    trace = _led(Elections)
+    trace.host("c2").disk.vote = VoteState(2, -1)
+    with refused("I3.*on its disk"):
+        trace.vote("c2", 2, 2, durable=False)
+
+
+def test_a_second_vote_in_an_epoch_is_refused() -> None:
+    trace = _led(Elections)
+    trace.vote("c3", 2, 1)
+    trace.vote("c3", 2, 1)
+    with refused("I3.*has voted"):
+        trace.vote("c3", 2, 2)
+
+
+def test_another_directory_is_another_voter() -> None:
+    trace = _led(Elections)
+    trace.vote("c3", 2, 1)
+    trace.stop("c3")
+    trace.host("c3").disk.identity = NodeIdentity("cluster", 3, "another")
+    trace.host("c3").disk.vote = VoteState(0)
+    trace.start("c3")
+    trace.vote("c3", 2, 2)
+
+
+def test_leading_without_a_majority_of_votes_is_refused() -> None:
+    trace = _led(Elections)
+    trace.vote("c2", 2, 2)
+    with refused("I3.*with the votes of"):
+        trace.step("c2", ev.BecameLeader(2, (2,)))
+
+
+def test_counting_a_vote_that_nobody_gave_is_refused() -> None:
+    trace = _led(Elections)
+    trace.vote("c2", 2, 2)
+    with refused("I3.*counts a vote of 3"):
+        trace.step("c2", ev.BecameLeader(2, (2, 3)))
+
+
+def test_counting_the_own_vote_before_it_is_durable_is_refused() -> None:
+    trace = _led(Elections)
+    trace.vote("c3", 2, 2)
+    with refused("I3.*counts a vote of 2"):
+        trace.step("c2", ev.BecameLeader(2, (2, 3)))
+
+
+def test_a_leader_that_lacks_what_is_committed_is_refused() -> None:
+    trace = _led(Elections)
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    trace.commit("c1", 2)
+    with refused("I7"):
+        trace.lead("c3", 2, (3, 1))
+
+
+def test_a_leader_with_another_log_than_the_committed_one_is_refused() -> None:
+    trace = _led(Elections)
+    trace.append("c1", 1, config("k", "a"))
+    trace.append("c3", 2, config("k", "b"))
+    trace.replicate("c1", "c2")
+    trace.commit("c1", 2)
+    with refused("I7"):
+        trace.lead("c3", 3, (3, 1))
+
+
+# --- I5, I8 -----------------------------------------------------------------------------------------------------------
+
+
+def test_committing_without_a_durable_majority_is_refused() -> None:
+    trace = _led(Commitment)
+    trace.append("c1", 1, config("k", "a"), durable=False)
+    trace.replicate("c1", "c2")
+    with refused(r"I5.*only on \[2\]"):
+        trace.commit("c1", 2)
+
+
+def test_another_record_at_that_offset_does_not_count() -> None:
+    trace = _led(Commitment)
+    trace.append("c2", 2, config("k", "b"))
+    trace.append("c1", 1, config("k", "a"))
+    with refused(r"I5.*only on \[1\]"):
+        trace.commit("c1", 2)
+
+
+def test_a_majority_of_another_set_is_refused() -> None:
+    trace = Trace(Commitment, voters=(*VOTERS, voter(4), voter(5)))
+    trace.lead("c1", 1)
+    trace.replicate("c1", "c2")
+    with refused("I5"):
+        trace.commit("c1", 1)
+    trace = Trace(Commitment, voters=(*VOTERS, voter(4), voter(5)))
+    trace.lead("c1", 1)
+    trace.replicate("c1", "c2")
+    trace.replicate("c1", "c5")
+    trace.commit("c1", 1)
+
+
+def test_the_set_that_counts_is_the_one_appended_last() -> None:
+    trace = Trace(Commitment, voters=(*VOTERS, voter(4)))
+    trace.lead("c1", 1)
+    for name in ("c2", "c3", "c4"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    end = trace.append("c1", 1, voters_record(*VOTERS))
+    trace.replicate("c1", "c4")
+    with refused(r"I5.*durable only on \[1\] of the voters \[1, 2, 3\]"):
+        trace.commit("c1", end)
+
+
+def test_committing_an_older_epoch_by_counting_is_refused() -> None:
+    trace = _led(Commitment)
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    trace.stop("c1")
+    trace.lead("c2", 2, (2, 3))
+    trace.replicate("c2", "c3")
+    with refused("I8"):
+        trace.commit("c2", 2)
+
+
+def test_an_older_epoch_is_committed_with_a_record_of_the_own() -> None:
+    trace = _led(Commitment)
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    trace.stop("c1")
+    trace.lead("c2", 2, (2, 3))
+    trace.replicate("c2", "c3")
+    trace.commit("c2", 3)
+
+
+# --- flush before acknowledge, I18 ------------------------------------------------------------------------------------
+
+
+def test_acknowledging_before_the_flush_is_refused() -> None:
+    trace = _led(Durability)
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2", durable=False)
+    trace.fetch("c2", 1, 1)
+    with refused("does not hold it durably"):
+        trace.fetch("c2", 2, 1)
+
+
+def test_acknowledging_another_epoch_than_the_disk_has_is_refused() -> None:
+    trace = _led(Durability)
+    with refused("does not hold it durably"):
+        trace.fetch("c2", 1, 7)
+
+
+def test_losing_what_was_acknowledged_is_refused() -> None:
+    trace = _led(Durability)
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    trace.fetch("c2", 2, 1)
+    trace.stop("c2")
+    disk = trace.host("c2").disk
+    disk.live.bases.pop()
+    disk.live.chunks.pop()
+    with refused("had acknowledged"):
+        trace.start("c2")
+
+
+def test_what_was_truncated_since_need_not_be_there() -> None:
+    trace = _led(Durability)
+    trace.append("c2", 2, config("k", "b"))
+    trace.fetch("c2", 2, 2)
+    trace.truncate("c2", 1)
+    trace.stop("c2")
+    trace.start("c2")
+
+
+def test_a_word_after_a_storage_error_is_refused() -> None:
+    trace = _led(Durability)
+    commit = SimpleNamespace(failure=None)
+    trace.host("c2").disk._store = SimpleNamespace(_commit=commit)
+    trace.fetch("c2", 1, 1)
+    commit.failure = StorageError("fsync: EIO")
+    with refused("I18"):
+        trace.send("c2", "c1", quorum.FetchResponse())
+
+
+# --- I19 --------------------------------------------------------------------------------------------------------------
+
+
+def test_voters_changed_one_at_a_time_pass() -> None:
+    trace = _led(VoterSets)
+    trace.committed(1, voters_record(*VOTERS))
+    trace.committed(1, voters_record(*VOTERS, voter(4)))
+    trace.committed(1, voters_record(voter(2), voter(3), voter(4)))
+    assert trace.last.changes == 3
+
+
+def test_a_second_change_in_flight_is_refused() -> None:
+    trace = _led(VoterSets)
+    trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
+    with refused("I19.*not committed"):
+        trace.append("c1", 1, voters_record(*VOTERS))
+
+
+def test_a_change_before_the_own_epoch_is_committed_is_refused() -> None:
+    trace = _led(VoterSets)
+    trace.stop("c1")
+    trace.lead("c2", 2, (2, 3))
+    with refused("I19.*before a record of its epoch 2"):
+        trace.append("c2", 2, voters_record(*VOTERS, voter(4)))
+
+
+def test_two_members_changed_at_once_are_refused() -> None:
+    trace = _led(VoterSets)
+    with refused("I19.*majority without"):
+        trace.append("c1", 1, voters_record(voter(1), voter(4), voter(5)))
+
+
+def test_two_sets_in_one_chunk_are_refused() -> None:
+    trace = _led(VoterSets)
+    chunk = chunk_of(1, 1, voters_record(*VOTERS)) + chunk_of(2, 1, voters_record(*VOTERS, voter(4)))
+    with refused("I19"):
+        trace.append_chunk("c1", 1, chunk)
+
+
+def test_a_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
+    trace = _led(VoterSets)
+    with refused("I19.*told of"):
+        trace.append_chunk("c1", 1, chunk_of(1, 1, voters_record(*VOTERS)), voters=())
+    trace = _led(VoterSets)
+    with refused("I19.*not in the log"):
+        trace.append_chunk("c1", 1, chunk_of(1, 1, config("k", "a")), voters=(VotersAt(1, VOTERS),))
+
+
+def test_a_truncation_reverts_the_set() -> None:
+    trace = _led(VoterSets)
+    trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
+    with refused("I19.*its log names"):
+        trace.tell("sample")
+    trace.truncate("c1", 1)
+    trace.tell("sample")
+
+
+def test_majorities_of_neighbouring_sets_meet_and_of_others_do_not() -> None:
+    assert majorities_meet(VOTERS, VOTERS)
+    assert majorities_meet(VOTERS, (*VOTERS, voter(4)))
+    assert majorities_meet(VOTERS, VOTERS[:2])
+    assert not majorities_meet(VOTERS, (*VOTERS, voter(4), voter(5)))
+    assert not majorities_meet(VOTERS, (VOTERS[0], voter(4), voter(5)))
+    assert not majorities_meet(VOTERS, (voter(4), voter(5), voter(6)))
+
+
+def test_records_of_the_leader_are_not_taken_for_voter_sets() -> None:
+    trace = _led(VoterSets)
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    assert trace.last.changes == 0
