@@ -1,8 +1,9 @@
-"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart.
+"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and breaks as told.
 
 A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix of what was not: the
-write that was torn is the first that is lost. Completions come from the running event loop after a latency drawn from
-the disk's own random source; nothing completes at once.
+write that was torn, or zeroed, is the first that is lost (one write is one record of RocksDB's WAL: it is there whole or cut off when
+the log is opened). Completions come from the running event loop after a latency drawn from the disk's own random source;
+nothing completes at once. What really happened is counted in ``faults``.
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Literal, NamedTuple
 
-from raftlog.errors import ConfigError, FatalError, StorageError
-from raftlog.storage.api import NodeIdentity, RecoveredLog, VoteState
-from raftlog.storage.chunks import cut, read_span, scan_log
+from raftlog import snapshot_file
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.snapshot_file import SnapshotHeader
+from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.chunks import LogScan, cut, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone, GroupCommit
+from raftlog.storage.layout import LogState
+from raftlog.storage.log_start import known_voters, require_snapshot, started_at
 
-Operation = Literal["append", "flush", "write_vote"]
+Operation = Literal["append", "flush", "write_vote", "snapshot"]
+Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
+FreezeDone = Callable[[FatalError | None], None]
+
+AMPLE_BYTES = 1 << 40
+"""Free space of a disk without a capacity."""
 
 
 class _Write(NamedTuple):
@@ -51,6 +62,18 @@ class _Chunks:
         del self.bases[kept:]
         self.chunks[max(kept - 1, 0) :] = last
 
+    def drop_below(self, offset: int) -> None:
+        """Forget chunks that end at or below ``offset``; the one that reaches over it stays."""
+        first = max(bisect_right(self.bases, offset) - 1, 0)
+        del self.bases[:first], self.chunks[:first]
+
+    def clear(self) -> None:
+        self.bases.clear()
+        self.chunks.clear()
+
+    def size(self) -> int:
+        return sum(map(len, self.chunks))
+
     def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
         for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
             yield self.bases[i], self.chunks[i]
@@ -66,12 +89,30 @@ class SimDisk:
         self._rng = rng
         self._latency_s = (latency_min_s, latency_max_s)
         self._failures: dict[Operation, StorageError] = {}
+        self._held: list[Callable[[], None]] = []
+        self.hung = False
+        self.latency_factor = 1.0
+        """Above 1: a slow disk."""
+        self.capacity_bytes: int | None = None
+        """An append or a snapshot that would pass it fails (ENOSPC); None: ample."""
+        self.before: Callable[[Operation], None] | None = None
+        """Called before each operation: it may crash the node right there."""
+        self.faults: dict[str, int] = {}
+        """What really happened to this disk, by name."""
         self._store: SimLogStore | None = None
         self.durable = _Chunks([], [])
         self.live = _Chunks([], [])
         self.unflushed: list[_Write] = []
         self.vote = VoteState()
+        self.vote_is_corrupt = False
         self.unwritten_votes: list[VoteState] = []
+        self.state = LogState(clean=False, end_offset_at_least=0)
+        """Durable: written by a call of its own, as the real one is."""
+        self.snapshots: dict[SnapshotId, bytes] = {}
+        """Complete and durable."""
+        self.parts: dict[SnapshotId, bytearray] = {}
+        """In the making: lost by a crash."""
+        self.freezing: list[SnapshotId] = []
 
     def open(self) -> SimLogStore:
         """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
@@ -82,8 +123,20 @@ class SimDisk:
 
     def crash(self, rng: Random) -> None:
         """Lose power: keep what is durable and a prefix, drawn from ``rng``, of the writes (and of the votes) that are not."""
-        for write in islice(self.unflushed, rng.randint(0, len(self.unflushed))):
+        kept = rng.randint(0, len(self.unflushed))
+        for write in islice(self.unflushed, kept):
             self.durable.carry_out(write)
+        if kept < len(self.unflushed):
+            self.happened("unsynced_loss")
+            self.happened(rng.choice(("torn_tail", "zeroed_tail", "lost_tail")))
+        for snapshot_id in self.freezing:
+            # The rename may have reached the disk, and nothing after it.
+            if rng.random() < 0.5 and _is_sound(bytes(self.parts[snapshot_id]), snapshot_id):
+                self.snapshots[snapshot_id] = bytes(self.parts[snapshot_id])
+                self.happened("half_installed_snapshot")
+        if self.parts:
+            self.happened("snapshot_part_lost")
+        self.parts, self.freezing, self._held = {}, [], []
         kept_votes = rng.randint(0, len(self.unwritten_votes))
         if kept_votes:
             self.vote = self.unwritten_votes[kept_votes - 1]
@@ -99,11 +152,73 @@ class SimDisk:
 
     def take_failure(self, operation: Operation) -> StorageError | None:
         """The failure that was ordered for ``operation``, once."""
-        return self._failures.pop(operation, None)
+        failure = self._failures.pop(operation, None)
+        if failure is not None:
+            self.happened(f"eio_{operation}")
+        return failure
+
+    def happened(self, fault: str) -> None:
+        """Count a fault that took place."""
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+
+    def flip_bit(self, rng: Random, place: Place) -> bool:
+        """Change one durable bit, of what is stored in ``place``. False if there is nothing."""
+        if place == "vote":
+            self.vote_is_corrupt = True
+        elif place == "snapshot":
+            if not self.snapshots:
+                return False
+            snapshot_id = rng.choice(sorted(self.snapshots))
+            self.snapshots[snapshot_id] = _flipped(self.snapshots[snapshot_id], rng)
+        else:
+            if not self.durable.chunks:
+                return False
+            base = rng.choice(self.durable.bases)
+            at = bisect_left(self.durable.bases, base)
+            changed = self.durable.chunks[at] = _flipped(self.durable.chunks[at], rng)
+            alive = bisect_left(self.live.bases, base)
+            if alive < len(self.live.bases) and self.live.bases[alive] == base:
+                self.live.chunks[alive] = changed[: len(self.live.chunks[alive])]
+        self.happened(f"bit_flip_{place}")
+        return True
+
+    def hang(self) -> None:
+        """Nothing completes until ``resume``."""
+        self.hung = True
+        self.happened("disk_hang")
+
+    def resume(self) -> None:
+        """What has hung completes now, in order."""
+        self.hung = False
+        held, self._held = self._held, []
+        for call in held:
+            call()
+
+    def complete(self, call: Callable[[], None]) -> None:
+        """An operation's time has come: run its end, unless the disk hangs."""
+        if self.hung:
+            self._held.append(call)
+        else:
+            call()
 
     def latency_s(self) -> float:
         """How long the next sync takes."""
-        return self._rng.uniform(*self._latency_s)
+        return self._rng.uniform(*self._latency_s) * self.latency_factor
+
+    def used_bytes(self) -> int:
+        """Log and snapshots, those in the making included."""
+        return self.live.size() + sum(map(len, self.snapshots.values())) + sum(map(len, self.parts.values()))
+
+    def free_bytes(self) -> int:
+        """What is left of the capacity."""
+        return AMPLE_BYTES if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
+
+    def room_for(self, data: bytes) -> StorageError | None:
+        """ENOSPC, if that is what writing ``data`` meets."""
+        if self.capacity_bytes is None or len(data) <= self.free_bytes():
+            return None
+        self.happened("enospc")
+        return StorageError("append: no space left on device")
 
     def write(self, write: _Write) -> None:
         """Carry out a write, visible at once and not durable."""
@@ -127,7 +242,7 @@ class SimLogStore:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
         self._commit = GroupCommit(self._start_sync)
-        self._timers: dict[Operation, asyncio.TimerHandle] = {}
+        self._timers: dict[Operation, list[asyncio.TimerHandle]] = {}
         self._vote_dones: list[VoteDone] = []
         self._recovered = False
         self._gone: StorageError | None = None
@@ -140,14 +255,59 @@ class SimLogStore:
     def recover(self) -> RecoveredLog:
         """Check and describe what is stored, all of it durable."""
         self._check(recovered=False)
-        self._disk.sync(len(self._disk.unflushed))
+        disk = self._disk
+        disk.sync(len(disk.unflushed))
         try:
-            found = scan_log(self._disk.live.scan(0), 0)
+            if disk.vote_is_corrupt:
+                raise CorruptLogError("the vote is corrupt: this node might vote twice in one epoch")
+            newest = self._newest_sound()
+            require_snapshot("the simulated disk", disk.state, newest)
+            found = self._scan()
+            if newest is not None and newest[0].end_offset > found.end_offset:
+                self._empty_at(newest[0])
+                found = self._scan()
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        return RecoveredLog(self._disk.vote, 0, found.end_offset, found.epochs, found.last_timestamp_ms)
+        timestamp_ms = found.last_timestamp_ms
+        if newest is not None and newest[0].end_offset >= found.end_offset:
+            timestamp_ms = newest[1].last_timestamp_ms
+        return RecoveredLog(
+            disk.vote,
+            disk.state.start_offset,
+            found.end_offset,
+            found.epochs,
+            timestamp_ms,
+            disk.state.start_epoch,
+            tuple(sorted(disk.snapshots)),
+            known_voters(newest, found.voters),
+        )
+
+    def _newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
+        snapshots = self._disk.snapshots
+        for snapshot_id in sorted(snapshots, reverse=True):
+            header = _sound_header(snapshots[snapshot_id], snapshot_id)
+            if header is not None:
+                return snapshot_id, header
+            del snapshots[snapshot_id]
+        return None
+
+    def _scan(self) -> LogScan:
+        state = self._disk.state
+        return scan_log(self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch)
+
+    def _empty_at(self, snapshot_id: SnapshotId) -> None:
+        disk = self._disk
+        disk.state = started_at(disk.state, snapshot_id)
+        disk.unflushed = []
+        disk.live.clear()
+        disk.durable.clear()
+        self._delete_before(snapshot_id)
+
+    def _delete_before(self, snapshot_id: SnapshotId) -> None:
+        for one in [one for one in self._disk.snapshots if one < snapshot_id]:
+            del self._disk.snapshots[one]
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
@@ -155,7 +315,8 @@ class SimLogStore:
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
             raise ValueError(f"append of [{base_offset}, {end_offset}) to a log that ends at {end}")
-        if (failure := self._disk.take_failure("append")) is not None:
+        self._before("append")
+        if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
             raise self._commit.fail(failure)
         self._disk.write(_Write(base_offset, chunk))
         self._commit.end_offset = end_offset
@@ -168,6 +329,7 @@ class SimLogStore:
     def _start_sync(self, inline: bool) -> None:
         # Whatever the caller hopes for, a sync takes its time here.
         del inline
+        self._before("flush")
         count = len(self._disk.unflushed)
         self._later("flush", lambda: self._synced(count))
 
@@ -181,8 +343,9 @@ class SimLogStore:
         """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the log."""
         self._check()
         end = self._commit.end_offset
-        if not 0 <= end_offset <= end:
-            raise ValueError(f"truncate to {end_offset}: the log is [0, {end})")
+        start = self._disk.state.start_offset
+        if not start <= end_offset <= end:
+            raise ValueError(f"truncate to {end_offset}: the log is [{start}, {end})")
         if end_offset == end:
             return
         self._disk.write(_Write(end_offset, None))
@@ -192,8 +355,9 @@ class SimLogStore:
         """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
         self._check()
         end = self._commit.end_offset
-        if not 0 <= offset <= until <= end:
-            raise ValueError(f"read of [{offset}, {until}): the log is [0, {end})")
+        start = self._disk.state.start_offset
+        if not start <= offset <= until <= end:
+            raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
         if offset == until:
             return b""
         try:
@@ -204,6 +368,7 @@ class SimLogStore:
     def write_vote(self, vote: VoteState, done: VoteDone) -> None:
         """Replace the vote durably, then call ``done`` from the loop; one after the other, each after its latency."""
         self._check()
+        self._before("write_vote")
         self._disk.unwritten_votes.append(vote)
         self._vote_dones.append(done)
         if len(self._vote_dones) == 1:
@@ -220,6 +385,100 @@ class SimLogStore:
             self._later("write_vote", self._vote_written)
         done(self._commit.outcome())
 
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part of a snapshot in the making. Raises StorageError, ValueError."""
+        self._check()
+        self._before("snapshot")
+        disk = self._disk
+        if (failure := disk.take_failure("snapshot") or disk.room_for(data)) is not None:
+            raise self._commit.fail(failure)
+        if position == 0:
+            disk.parts[snapshot_id] = bytearray()
+        part = disk.parts.get(snapshot_id)
+        if part is None or len(part) != position:
+            raise ValueError(f"a part of {snapshot_id} for {position}, the last one ended elsewhere")
+        part += data
+
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: FreezeDone) -> None:
+        """Complete a snapshot, from the loop, after its latency."""
+        self._check()
+        self._before("snapshot")
+        self._disk.freezing.append(snapshot_id)
+        self._later("snapshot", lambda: self._frozen(snapshot_id, done))
+
+    def _frozen(self, snapshot_id: SnapshotId, done: FreezeDone) -> None:
+        disk = self._disk
+        disk.freezing.remove(snapshot_id)
+        content = bytes(disk.parts.pop(snapshot_id, b""))
+        if (failure := disk.take_failure("snapshot")) is not None:
+            self._commit.fail(failure)
+        if (broken := self._commit.outcome()) is not None:
+            done(broken)
+        elif not _is_sound(content, snapshot_id):
+            done(CorruptLogError(f"{snapshot_id} is not sound"))
+        else:
+            disk.snapshots[snapshot_id] = content
+            done(None)
+
+    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Give up one in the making."""
+        self._check()
+        if snapshot_id not in self._disk.freezing:
+            self._disk.parts.pop(snapshot_id, None)
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """Bytes of a complete snapshot. Raises LookupError."""
+        return len(self._disk.snapshots[snapshot_id])
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        """What it says of itself. Raises LookupError, CorruptLogError."""
+        self._check()
+        try:
+            return snapshot_file.read_header(self._disk.snapshots[snapshot_id])
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a complete snapshot. Raises LookupError, ValueError."""
+        self._check()
+        content = self._disk.snapshots[snapshot_id]
+        if not 0 <= position <= len(content):
+            raise ValueError(f"position {position} of a snapshot of {len(content)} bytes")
+        return content[position : position + max_bytes]
+
+    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError."""
+        self._check()
+        self.snapshot_size(snapshot_id)
+        if snapshot_id.end_offset <= self._commit.end_offset:
+            raise ValueError(f"the log ends at {self._commit.end_offset}, not below {snapshot_id}")
+        self._empty_at(snapshot_id)
+        self._commit.end_offset = snapshot_id.end_offset
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below the end of ``snapshot_id`` and the snapshots before it. Raises LookupError, ValueError."""
+        self._check()
+        self.snapshot_size(snapshot_id)
+        disk, start = self._disk, snapshot_id.end_offset
+        if not disk.state.start_offset <= start <= self._commit.durable_end_offset:
+            raise ValueError(
+                f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.durable_end_offset})"
+            )
+        disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
+        disk.live.drop_below(start)
+        disk.durable.drop_below(start)
+        self._delete_before(snapshot_id)
+
+    def free_bytes(self) -> int:
+        """See the protocol."""
+        return self._disk.free_bytes()
+
+    def used_bytes(self) -> int:
+        """See the protocol."""
+        return self._disk.used_bytes()
+
     def close(self) -> None:
         """Give the disk back. Writes under way are carried to their end, as the operating system would; nobody is told."""
         if self._gone is not None:
@@ -227,18 +486,37 @@ class SimLogStore:
         if self._disk.unwritten_votes and self._commit.failure is None:
             self._disk.vote = self._disk.unwritten_votes[-1]
         self._disk.unwritten_votes = []
+        for snapshot_id in self._disk.freezing:
+            content = bytes(self._disk.parts[snapshot_id])
+            if self._commit.failure is None and _is_sound(content, snapshot_id):
+                self._disk.snapshots[snapshot_id] = content
+        self._disk.parts, self._disk.freezing = {}, []
         self.drop("the store is closed")
 
     def drop(self, reason: str) -> None:
         """End this store: no callback comes any more, every call raises."""
         self._gone = StorageError(reason)
-        for timer in self._timers.values():
-            timer.cancel()
+        for timers in self._timers.values():
+            for timer in timers:
+                timer.cancel()
         self._timers.clear()
         self._disk.released()
 
     def _later(self, operation: Operation, call: Callable[[], None]) -> None:
-        self._timers[operation] = asyncio.get_running_loop().call_later(self._disk.latency_s(), call)
+        def due() -> None:
+            if self._gone is None:
+                call()
+
+        handle = asyncio.get_running_loop().call_later(self._disk.latency_s(), self._disk.complete, due)
+        self._timers.setdefault(operation, []).append(handle)
+        if len(self._timers[operation]) > 8:
+            now = asyncio.get_running_loop().time()
+            self._timers[operation] = [timer for timer in self._timers[operation] if timer.when() >= now]
+
+    def _before(self, operation: Operation) -> None:
+        if self._disk.before is not None:
+            self._disk.before(operation)
+            self._check()
 
     def _check(self, *, recovered: bool = True) -> None:
         if self._gone is not None:
@@ -247,3 +525,21 @@ class SimLogStore:
             raise self._commit.failure
         if self._recovered is not recovered:
             raise ValueError("recover() comes first, and once")
+
+
+def _flipped(content: bytes, rng: Random) -> bytes:
+    changed = bytearray(content)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | None:
+    try:
+        header = snapshot_file.verify([content])
+    except CorruptLogError:
+        return None
+    return header if SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
+
+
+def _is_sound(content: bytes, snapshot_id: SnapshotId) -> bool:
+    return _sound_header(content, snapshot_id) is not None

@@ -18,7 +18,10 @@ from raftlog.errors import FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.voter import VotersAt
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest format of a data directory that this program knows."""
+INITIAL_FORMAT_VERSION = 1
+"""What a directory is formatted as. Version 2 begins when the log start first moves: until then an older program can take it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class NodeIdentity:
     directory_id: str
     generation: int = 0
     """Of the log; raised by restore and unsafe recovery only."""
-    format_version: int = FORMAT_VERSION
+    format_version: int = INITIAL_FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)

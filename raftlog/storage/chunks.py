@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import google_crc32c
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
+from raftlog.voter import VotersAt
+from raftlog.voters_log import voters_in
 
 _PEEK = struct.Struct(">IIBBHIqi")
 """The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base offset, epoch."""
@@ -50,23 +53,55 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
     return CorruptLogError(f"batch at offset {expected} is damaged", offset=expected)
 
 
-def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int) -> batch.Scan:
-    """Check a whole log: its end, its epoch index, its last timestamp. Raises CorruptLogError naming the first bad offset."""
+class LogScan(NamedTuple):
+    """A whole log, checked: its end (exclusive), its epoch index, its last timestamp, and the voter sets in it."""
+
+    end_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    last_timestamp_ms: int
+    voters: tuple[VotersAt, ...]
+
+
+def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch: int = 0) -> LogScan:
+    """Check a whole log from ``start_offset`` on, which may lie inside the first chunk. Chunks that end at or below it are passed over.
+
+    Raises CorruptLogError naming the first bad offset.
+    """
     end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
+    voters: list[VotersAt] = []
     source = iter(chunks)
     while (following := _next_chunk(source, end)) is not None:
         key, chunk = following
+        if key < end == start_offset:
+            chunk = behind(chunk, key, start_offset)
+            if not chunk:
+                continue
+            key = start_offset
         if key != end or not chunk:
             raise CorruptLogError(f"the log has a gap: offset {end} is followed by a chunk at {key}", offset=end)
         found = batch.scan(chunk, expect_offset=key)
         for epoch, base in found.epochs:
-            if runs and epoch < runs[-1][0]:
-                raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {runs[-1][0]}", offset=base)
-            if not runs or epoch > runs[-1][0]:
+            last = runs[-1][0] if runs else start_epoch
+            if epoch < last:
+                raise CorruptLogError(f"batch at offset {base}: epoch {epoch} after {last}", offset=base)
+            if not runs or epoch > last:
                 runs.append((epoch, base))
+        voters.extend(voters_in(chunk, found.control_at))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
-    return batch.Scan(end, tuple(runs), timestamp_ms)
+    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters))
+
+
+def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
+    """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below. Raises ValueError if that is no boundary."""
+    position = 0
+    for base, end, _, _, next_position in walk(chunk, base_offset, verify_from=2**63):
+        if base == offset:
+            return chunk[position:]
+        if base < offset < end:
+            raise ValueError(f"offset {offset} is no batch boundary")
+        position = next_position
+    return b""
 
 
 def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:

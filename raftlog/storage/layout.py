@@ -6,6 +6,7 @@
     quorum-state.json   the vote
     bootstrap.json      how the quorum begins, if formatting said so
     log-state.json      how the log was left: see LogState
+    snapshots/          see snapshot_files.py
     lock                flock'ed by the process that uses the directory, and holding its pid
     log/                RocksDB
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.checked_file import read_checked, write_checked
+from raftlog.storage.checked_file import convert, read_content, write_checked
 
 LOG_DIRECTORY = "log"
 LOCK_FILE = "lock"
@@ -36,17 +37,35 @@ class LogState:
 
     clean: bool
     end_offset_at_least: int
+    start_offset: int = 0
+    """Where the log begins: what lies before is in a snapshot that ends here or later."""
+    start_epoch: int = 0
+    """Of the record before the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LogStateV1:
+    """The state of a log that still begins at 0, as format version 1 has it."""
+
+    clean: bool
+    end_offset_at_least: int
 
 
 def write_log_state(directory: Path, state: LogState) -> None:
     """Replace the state, durably when this returns. Raises StorageError."""
-    write_checked(directory / LOG_STATE_FILE, _STATE_KIND, state)
+    content = state if state.start_offset else _LogStateV1(state.clean, state.end_offset_at_least)
+    write_checked(directory / LOG_STATE_FILE, _STATE_KIND, content)
 
 
 def read_log_state(directory: Path) -> LogState:
     """How the log was left. Raises CorruptLogError, StorageError."""
+    path = directory / LOG_STATE_FILE
     try:
-        return read_checked(directory / LOG_STATE_FILE, _STATE_KIND, LogState)
+        content = read_content(path, _STATE_KIND)
+        if "start_offset" in content:
+            return convert(path, content, LogState)
+        old = convert(path, content, _LogStateV1)
+        return LogState(old.clean, old.end_offset_at_least)
     except FileNotFoundError:
         raise CorruptLogError(f"{directory / LOG_STATE_FILE} is missing from a formatted directory") from None
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.storage.api import NodeIdentity, RecoveredLog, VoteState
-from raftlog.storage.chunks import cut, read_span, scan_log
+from raftlog.snapshot_file import SnapshotHeader
+from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.chunks import LogScan, cut, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
+from raftlog.storage.log_start import known_voters, require_snapshot, started_at
+from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.snapshot_files import SnapshotFiles
 from raftlog.storage.vote_file import read_vote_file, write_vote_file
 
 VoteDone = Callable[[StorageError | None], None]
-
-LOG_START_OFFSET = 0
-"""Where a log begins that no snapshot has shortened."""
+T = TypeVar("T")
 
 
 class RocksLogStore:
@@ -43,7 +47,10 @@ class RocksLogStore:
         self._state = state
         self._rocks = rocks
         self._lock = lock
+        self._snapshots = SnapshotFiles(directory)
         self._disk = DiskThread(loop, clock)
+        # Of its own: a compaction must not stand before a sync.
+        self._compaction = DiskThread(loop, clock)
         self._commit = GroupCommit(self._start_sync)
         self._recovered = False
         self._closed = False
@@ -60,16 +67,37 @@ class RocksLogStore:
             vote = read_vote_file(self._directory)
             # RocksDB has made durable what it replayed from its WAL; this covers what it might have kept there.
             self._rocks.sync()
-            with closing(self._rocks.scan(LOG_START_OFFSET)) as chunks:
-                found = scan_log(chunks, LOG_START_OFFSET)
-            end = found.end_offset
-            require_end(end, self._state)
-            self._keep_state(LogState(clean=False, end_offset_at_least=end))
+            self._snapshots.find(clean=True)
+            newest = self._snapshots.newest_sound()
+            self._snapshots.set_aside_unsound()
+            require_snapshot(self._directory, self._state, newest)
+            found = self._scan()
+            if newest is not None and newest[0].end_offset > found.end_offset:
+                self._empty_at(newest[0])
+                found = self._scan()
+            require_end(found.end_offset, self._state)
+            self._keep_state(replace(self._state, clean=False, end_offset_at_least=found.end_offset))
         except FatalError as error:
             raise self._commit.fail(error) from None
-        self._commit.recovered(end)
+        self._commit.recovered(found.end_offset)
         self._recovered = True
-        return RecoveredLog(vote, LOG_START_OFFSET, end, found.epochs, found.last_timestamp_ms)
+        timestamp_ms = found.last_timestamp_ms
+        if newest is not None and newest[0].end_offset >= found.end_offset:
+            timestamp_ms = newest[1].last_timestamp_ms
+        return RecoveredLog(
+            vote,
+            self._state.start_offset,
+            found.end_offset,
+            found.epochs,
+            timestamp_ms,
+            self._state.start_epoch,
+            self._snapshots.complete,
+            known_voters(newest, found.voters),
+        )
+
+    def _scan(self) -> LogScan:
+        with closing(self._rocks.scan(self._state.start_offset)) as chunks:
+            return scan_log(chunks, self._state.start_offset, self._state.start_epoch)
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
@@ -95,8 +123,8 @@ class RocksLogStore:
         """Drop everything at or above ``end_offset``. Raises StorageError; ValueError if that is no batch boundary of the log."""
         self._check()
         end = self._commit.end_offset
-        if not LOG_START_OFFSET <= end_offset <= end:
-            raise ValueError(f"truncate to {end_offset}: the log is [{LOG_START_OFFSET}, {end})")
+        if not self._state.start_offset <= end_offset <= end:
+            raise ValueError(f"truncate to {end_offset}: the log is [{self._state.start_offset}, {end})")
         if end_offset == end:
             return
         try:
@@ -110,19 +138,30 @@ class RocksLogStore:
 
     def _shortened(self, end_offset: int) -> tuple[int, bytes] | None:
         """What remains of the chunk that reaches over ``end_offset``, if one does."""
-        if end_offset == LOG_START_OFFSET:
+        if end_offset == 0:
             return None
         with closing(self._rocks.scan(end_offset - 1)) as chunks:
             for base, chunk in chunks:
+                if base >= end_offset:
+                    break
                 kept = cut(chunk, base, end_offset)
                 return None if len(kept) == len(chunk) else (base, kept)
+        if end_offset == self._state.start_offset:
+            return None
         raise CorruptLogError(f"the log has nothing at offset {end_offset - 1}", offset=end_offset - 1)
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
         """Whole verified batches; see the protocol. Raises CorruptLogError, StorageError, ValueError."""
         self._check()
         try:
-            return read_between(self._rocks, offset, until=until, max_bytes=max_bytes, end=self._commit.end_offset)
+            return read_between(
+                self._rocks,
+                offset,
+                until=until,
+                max_bytes=max_bytes,
+                start=self._state.start_offset,
+                end=self._commit.end_offset,
+            )
         except FatalError as error:
             raise self._commit.fail(error) from None
 
@@ -137,6 +176,106 @@ class RocksLogStore:
 
         self._disk.run(lambda: write_vote_file(self._directory, vote), written, inline=True)
 
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part of a snapshot in the making; see the protocol. Raises StorageError, ValueError."""
+        self._check()
+        self._guarded(lambda: self._snapshots.store(snapshot_id, position, data))
+
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+        """Verify, sync and rename in the disk's thread, then call ``done``; see the protocol."""
+        self._check()
+
+        def frozen(error: FatalError | None) -> None:
+            if error is not None and not isinstance(error, CorruptLogError):
+                error = self._commit.fail(error)
+            done(self._commit.outcome() or error)
+
+        self._disk.run(lambda: self._snapshots.freeze(snapshot_id), frozen, inline=False)
+
+    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Give up a snapshot in the making."""
+        self._check()
+        self._guarded(lambda: self._snapshots.drop(snapshot_id))
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """Bytes of a complete snapshot. Raises LookupError."""
+        return self._snapshots.size(snapshot_id)
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        """What a complete snapshot says of itself. Raises LookupError, CorruptLogError."""
+        self._check()
+        return self._guarded(lambda: self._snapshots.header(snapshot_id))
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a complete snapshot; the reader verifies them. Raises LookupError, ValueError, StorageError."""
+        self._check()
+        return self._guarded(lambda: self._snapshots.read(snapshot_id, position, max_bytes))
+
+    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError, StorageError."""
+        self._check()
+        self._snapshots.size(snapshot_id)
+        if snapshot_id.end_offset <= self._commit.end_offset:
+            raise ValueError(f"the log ends at {self._commit.end_offset}, not below {snapshot_id}")
+        self._guarded(lambda: self._empty_at(snapshot_id))
+        self._commit.end_offset = snapshot_id.end_offset
+
+    def _empty_at(self, snapshot_id: SnapshotId) -> None:
+        self._raise_format()
+        self._keep_state(started_at(self._state, snapshot_id))
+        self._rocks.replace_tail(0, None)
+        self._snapshots.delete_before(snapshot_id)
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below the end of ``snapshot_id``; see the protocol. Raises LookupError, ValueError, StorageError."""
+        self._check()
+        self._snapshots.size(snapshot_id)
+        start = snapshot_id.end_offset
+        if not self._state.start_offset <= start <= self._commit.durable_end_offset:
+            raise ValueError(
+                f"start at {start}: the log is [{self._state.start_offset}, {self._commit.durable_end_offset})"
+            )
+        self._guarded(lambda: self._advance(snapshot_id))
+
+    def _advance(self, snapshot_id: SnapshotId) -> None:
+        self._raise_format()
+        self._keep_state(started_at(self._state, snapshot_id))
+        with closing(self._rocks.scan(snapshot_id.end_offset)) as chunks:
+            first = next((base for base, _ in chunks), snapshot_id.end_offset)
+        below = min(first, snapshot_id.end_offset)
+        self._rocks.delete_below(below)
+        self._snapshots.delete_before(snapshot_id)
+        self._compaction.run(lambda: self._rocks.compact_below(below), self._compacted, inline=False)
+
+    def _compacted(self, error: FatalError | None) -> None:
+        if error is not None:
+            self._commit.fail(error)
+
+    def _raise_format(self) -> None:
+        if self._identity.format_version < FORMAT_VERSION:
+            self._identity = replace(self._identity, format_version=FORMAT_VERSION)
+            write_identity(self._directory, self._identity)
+
+    def free_bytes(self) -> int:
+        """What the file system still takes from an unprivileged process. Raises StorageError."""
+        try:
+            found = os.statvfs(self._directory)
+        except OSError as error:
+            raise self._commit.fail(StorageError(f"can't look at {self._directory}: {error}")) from error
+        return found.f_bavail * found.f_frsize
+
+    def used_bytes(self) -> int:
+        """Log and snapshots, as the file system counts their files. Raises StorageError."""
+        return self._rocks.size_bytes() + self._snapshots.total_bytes()
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+
     def close(self) -> None:
         """Give the directory back, marked clean if nothing failed. Idempotent. Raises StorageError if that goes wrong.
 
@@ -147,9 +286,11 @@ class RocksLogStore:
         self._closed = True
         try:
             self._disk.close()
+            self._compaction.close()
+            self._snapshots.close()
             self._close_rocks()
             if self._recovered and self._commit.failure is None:
-                self._keep_state(LogState(clean=True, end_offset_at_least=self._commit.end_offset))
+                self._keep_state(replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset))
         finally:
             self._lock.release()
 
@@ -183,10 +324,10 @@ def require_end(end_offset: int, state: LogState) -> None:
         )
 
 
-def read_between(rocks: RocksLog, offset: int, *, until: int, max_bytes: int, end: int) -> bytes:
-    """``LogStore.read`` on a log that ends at ``end``."""
-    if not LOG_START_OFFSET <= offset <= until <= end:
-        raise ValueError(f"read of [{offset}, {until}): the log is [{LOG_START_OFFSET}, {end})")
+def read_between(rocks: RocksLog, offset: int, *, until: int, max_bytes: int, start: int, end: int) -> bytes:
+    """``LogStore.read`` on a log of [``start``, ``end``)."""
+    if not start <= offset <= until <= end:
+        raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
     if offset == until:
         return b""
     with closing(rocks.scan(offset)) as chunks:

@@ -8,7 +8,14 @@ from pathlib import Path
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, Bootstrap, write_bootstrap
-from raftlog.storage.checked_file import TEMPORARY_SUFFIX, convert, fsync_directory, read_content, stage_checked
+from raftlog.storage.checked_file import (
+    TEMPORARY_SUFFIX,
+    convert,
+    fsync_directory,
+    read_content,
+    stage_checked,
+    write_checked,
+)
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
@@ -37,6 +44,11 @@ def read_identity(directory: Path) -> NodeIdentity:
         raise ConfigError(f"the identity in {path} is corrupt: {error}") from error
     except StorageError as error:
         raise ConfigError(str(error)) from error
+
+
+def write_identity(directory: Path, identity: NodeIdentity) -> None:
+    """Replace the identity, durably when this returns. Raises StorageError."""
+    write_checked(directory / META_FILE, _KIND, identity)
 
 
 def format_storage(

@@ -8,14 +8,16 @@ from pathlib import Path
 from types import TracebackType
 
 from raftlog.errors import StorageError
-from raftlog.storage.api import NodeIdentity, VoteState
+from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import walk
-from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state
-from raftlog.storage.log_store import LOG_START_OFFSET, read_between, require_end
+from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state
+from raftlog.storage.log_start import require_snapshot
+from raftlog.storage.log_store import read_between, require_end
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S
 from raftlog.storage.opening import check_openable, open_rocks
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.snapshot_files import SnapshotFiles
 from raftlog.storage.vote_file import read_vote_file
 
 
@@ -31,7 +33,8 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         state = read_log_state(directory)
         mirror = _mirror(directory / LOG_DIRECTORY)
         check_openable(Path(mirror.name), state, probe_timeout_s)
-        reader = LogReader(directory, identity, open_rocks(Path(mirror.name), read_only=True), lock, mirror)
+        rocks = open_rocks(Path(mirror.name), read_only=True)
+        reader = LogReader(directory, identity, state, rocks, lock, mirror)
     except BaseException:
         _give_back(lock, mirror)
         raise
@@ -50,20 +53,40 @@ class LogReader:
         self,
         directory: Path,
         identity: NodeIdentity,
+        state: LogState,
         rocks: RocksLog,
         lock: DirectoryLock | None,
         mirror: tempfile.TemporaryDirectory[str],
     ) -> None:
         self.identity = identity
-        self.start_offset = LOG_START_OFFSET
-        self.end_offset = LOG_START_OFFSET
+        self.start_offset = self.end_offset = state.start_offset
         self._directory = directory
         self._rocks = rocks
         self._lock = lock
         self._mirror = mirror
+        self._snapshots = SnapshotFiles(directory)
         if (last := rocks.last()) is not None:
-            for _, self.end_offset, _, _, _ in walk(last[1], last[0]):
-                pass
+            for _, end_offset, _, _, _ in walk(last[1], last[0]):
+                self.end_offset = max(self.end_offset, end_offset)
+        try:
+            self._snapshots.find(clean=False)
+            newest = self._snapshots.newest_sound()
+            require_snapshot(directory, state, newest)
+        except BaseException:
+            self._rocks.close()
+            raise
+        if newest is not None and newest[0].end_offset > self.end_offset:
+            # Its installation was cut short: what the log holds is older than what it says.
+            self.start_offset = self.end_offset = newest[0].end_offset
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """Complete and sound ones, ascending."""
+        return self._snapshots.complete
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a snapshot from ``position`` on, empty at its end. Raises LookupError, ValueError, StorageError."""
+        return self._snapshots.read(snapshot_id, position, max_bytes)
 
     @property
     def vote(self) -> VoteState:
@@ -75,11 +98,14 @@ class LogReader:
 
         Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch boundary of the log.
         """
-        return read_between(self._rocks, offset, until=until, max_bytes=max_bytes, end=self.end_offset)
+        return read_between(
+            self._rocks, offset, until=until, max_bytes=max_bytes, start=self.start_offset, end=self.end_offset
+        )
 
     def close(self) -> None:
         """Give the directory back."""
         try:
+            self._snapshots.close()
             self._rocks.close()
         finally:
             _give_back(self._lock, self._mirror)

@@ -15,6 +15,7 @@ A sorted map from log offset to chunk. Keys are 8 bytes, big-endian, so that Roc
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Generator
 from pathlib import Path
@@ -63,6 +64,7 @@ class RocksLog:
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        self._path = path
         try:
             self._db = Rdict(str(path), _options(create=create), None, access)
         except Exception as error:
@@ -85,6 +87,23 @@ class RocksLog:
             self._db.write(batch)
         except Exception as error:
             raise _translated("truncate failed", error) from error
+
+    def delete_below(self, base_offset: int) -> None:
+        """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back by ``compact_below`` only."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(_KEY.pack(0), _KEY.pack(base_offset))
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise _translated("advance of the log start failed", error) from error
+
+    def compact_below(self, base_offset: int) -> None:
+        """Give back the space of what was deleted below ``base_offset``. Takes its time; for a thread."""
+        try:
+            self._db.flush()
+            self._db.compact_range(_KEY.pack(0), _KEY.pack(base_offset))
+        except Exception as error:
+            raise _translated("compaction failed", error) from error
 
     def sync(self) -> None:
         """Make everything written before durable. Releases the GIL; may run in a thread beside ``put``."""
@@ -110,6 +129,13 @@ class RocksLog:
             raise _translated("read failed", error) from error
         finally:
             del iterator  # An error's traceback would keep it, and with it RocksDB, alive.
+
+    def size_bytes(self) -> int:
+        """What the log's files take on disk."""
+        try:
+            return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
+        except OSError as error:
+            raise StorageError(f"can't look at {self._path}: {error}") from error
 
     def last(self) -> tuple[int, bytes] | None:
         """The chunk with the highest base offset."""

@@ -58,6 +58,8 @@ def _end_of(batch: bytes, end: int) -> int:
         puts = batch[position] == _PUT
         key, position = _prefixed(batch, position + 1)
         value, position = _prefixed(batch, position)
+        if not puts and not any(key):
+            continue  # The log start has moved: nothing about its end.
         end = int.from_bytes(key, "big")
         for _, behind, *_ in walk(value, end) if puts else ():
             end = behind

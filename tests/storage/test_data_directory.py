@@ -79,8 +79,8 @@ def test_unformatted_is_said_with_the_remedy(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(formatted: Path) -> None:
-    write_checked(formatted / "meta.json", "meta", replace(IDENTITY, format_version=2))
-    with pytest.raises(ConfigError, match="format_version 2, this program knows up to 1"):
+    write_checked(formatted / "meta.json", "meta", replace(IDENTITY, format_version=3))
+    with pytest.raises(ConfigError, match="format_version 3, this program knows up to 2"):
         read_identity(formatted)
 
 

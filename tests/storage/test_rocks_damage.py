@@ -288,7 +288,7 @@ async def test_damage_met_by_a_read_is_not_served(images: dict[str, Image], monk
     for chunks in ([(0, bad)], [(0, make_batch(0)), (2, make_batch(2))], [(0, make_batch(0))], []):
         monkeypatch.setattr(RocksLog, "scan", lambda *_, chunks=chunks: (chunk for chunk in chunks))
         with pytest.raises(CorruptLogError, match="offset") as caught:
-            read_between(RocksLog.__new__(RocksLog), 0, until=4, max_bytes=1 << 20, end=4)
+            read_between(RocksLog.__new__(RocksLog), 0, until=4, max_bytes=1 << 20, start=0, end=4)
         assert caught.value.offset == (0 if chunks in ([(0, bad)], []) else 1)
     with pytest.raises(CorruptLogError) as first:
         store.read(0, until=4, max_bytes=1 << 20)
