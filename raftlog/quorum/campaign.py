@@ -49,6 +49,10 @@ class Campaign(Role, ABC):
         return self.timer
 
     @override
+    def postpone_election(self, until: float) -> None:
+        self.timer, self.retry_at = until, NEVER
+
+    @override
     def grants_pre_vote(self) -> bool:
         return True
 

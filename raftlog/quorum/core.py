@@ -197,7 +197,7 @@ class QuorumCore:
 
     def _flushed(self, event: Flushed) -> None:
         self._node.log.flushed(event.end_offset)
-        self._node.truncation_unflushed = False
+        self._node.truncation_unflushed = self._node.disk_hangs = False
         self._node.role.on_flushed()
 
     def _vote_persisted(self, event: VotePersisted) -> None:
@@ -235,4 +235,4 @@ class QuorumCore:
         node.role.on_snapshot_stored(sound=not event.error)
 
     def _space_changed(self, event: SpaceChanged) -> None:
-        self._node.low_on_space = event.low
+        self._node.low_on_space, self._node.wished_at = event.low, None

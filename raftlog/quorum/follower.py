@@ -58,6 +58,11 @@ class Follower(Role):
         return self._fetch_deadline
 
     @override
+    def postpone_election(self, until: float) -> None:
+        self._hears_leader = False
+        self._fetch_deadline = until
+
+    @override
     def grants_pre_vote(self) -> bool:
         return not self._hears_leader
 
@@ -77,7 +82,9 @@ class Follower(Role):
             return
         verdict = self._fetcher.take(response, event.span)
         if verdict is Verdict.ACCEPTED:
-            self._hears_leader = True
+            if not self._hears_leader:
+                self._hears_leader = True
+                self.node.wished_at = None
             if self.node.hurry:
                 # It answers, so it is back, whatever its control link says.
                 self.node.lost.discard(self._leader_id)

@@ -69,6 +69,9 @@ class Leader(Role):
         self._check_at = node.now + self._check_interval_s
         self._lost_reason = "a higher epoch has begun"
         self._awaited: dict[int, int] = {}
+        self._flush_timeout_s = node.config.fetch_timeout_ms / 1000
+        self._flushed_end = node.log.flushed_end
+        self._flush_awaited_since = node.now
 
     @override
     def enter(self) -> None:
@@ -101,9 +104,18 @@ class Leader(Role):
                 self._resign("no majority of the voters has fetched within the check-quorum timeout")
                 return
         if now >= self._begin_at:
+            if self._disk_hangs():
+                self.node.disk_hangs = True
+                self._resign("the disk hangs: a flush has made no progress within the fetch timeout")
+                return
             self._begin_at = now + self._begin_interval_s
             self._begin_epoch(self.progress.silent_voters(now - self._begin_interval_s))
             self.progress.forget_silent_observers(now)
+
+    def _disk_hangs(self) -> bool:
+        """Whether what was appended waits too long for the own disk: with one that works, others would commit as before."""
+        log = self.node.log
+        return log.flushed_end < log.end and self.node.now - self._flush_awaited_since >= self._flush_timeout_s
 
     def _begin_epoch(self, peers: tuple[int, ...] | list[int]) -> None:
         node = self.node
@@ -140,11 +152,13 @@ class Leader(Role):
 
     @override
     def on_resign_requested(self, reason: str, successor: int) -> None:
-        self._resign(reason)
+        self._resign(reason, successor)
 
-    def _resign(self, reason: str) -> None:
+    def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
-        self.node.become_resigned(self.progress.preferred_candidates())
+        # A successor is alone on the list: it campaigns at once, and the others give it the longest of the pauses.
+        chosen = (successor,) if successor in self.progress.voters else self.progress.preferred_candidates()
+        self.node.become_resigned(chosen)
 
     # --- fetches ------------------------------------------------------------------------------------------------------
 
@@ -293,6 +307,8 @@ class Leader(Role):
             if refused:
                 node.fail(f"proposed a VotersRecord at {span.voters[0].offset}: {refused}")
                 return
+        if log.flushed_end == log.end:
+            self._flush_awaited_since = node.now
         log.append(span)
         # Sends leave before the disk is touched: followers write while this node does.
         self._release_all()
@@ -316,6 +332,9 @@ class Leader(Role):
 
     @override
     def on_flushed(self) -> None:
+        flushed_end = self.node.log.flushed_end
+        if flushed_end > self._flushed_end:
+            self._flushed_end, self._flush_awaited_since = flushed_end, self.node.now
         self._commit()
 
     def _commit(self) -> None:

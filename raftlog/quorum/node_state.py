@@ -68,6 +68,10 @@ class NodeState:
         """The leader of this epoch as far as known. ``vote.leader_id`` is who ever led it, itself included."""
         self.high_watermark = -1
         self.low_on_space = False
+        self.disk_hangs = False
+        """It led, and its disk made no progress; until a flush is done it does not campaign."""
+        self.wished_at: float | None = None
+        """Since when it would campaign, but leaves it to others, which have more space; None: it does not."""
         self.installing: SnapshotId | None = None
         """All of it was handed to the shell, which is about to replace the log by it: until then nothing is fetched, nor led."""
         self.truncation_unflushed = False
@@ -270,6 +274,16 @@ class NodeState:
     def random_index(self, length: int) -> int:
         """A place in a list."""
         return self._rng.randrange(length)
+
+    def stands_back_until(self) -> float:
+        """When this node may campaign: now, or later if another one is better fit to lead."""
+        if self.disk_hangs:
+            return self.now + self.config.election_timeout_ms / 1000
+        if not self.low_on_space or (self.is_voter and not self.peers):
+            return self.now
+        if self.wished_at is None:
+            self.wished_at = self.now
+        return self.wished_at + 2 * self.config.election_timeout_ms / 1000
 
     # --- peers --------------------------------------------------------------------------------------------------------
 

@@ -51,13 +51,17 @@ class Prospective(Campaign):
 
     @override
     def won(self) -> None:
-        if self.node.installing is not None:
-            # Whoever leads must have its log in its hands.
-            self.retry_at = self.node.now + MIN_BACKOFF_S
-        elif self.node.now >= self._yield_until:
-            self.node.become_candidate()
+        if self.node.now >= self._yield_until:
+            self._go()
         else:
             self.retry_at = self._yield_until
+
+    def _go(self) -> None:
+        if self.node.installing is None:
+            self.node.become_candidate()
+        else:
+            # Whoever leads must have its log in its hands.
+            self.timer = self.retry_at = self.node.now + MIN_BACKOFF_S
 
     @override
     def lost(self) -> None:
@@ -78,7 +82,7 @@ class Prospective(Campaign):
         if node.now < self.deadline():
             return
         if len(self.granted) >= node.voters.majority:
-            self.won()
+            self._go()
         elif node.hurry:
             self._begin_round()
         else:

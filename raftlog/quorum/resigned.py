@@ -39,12 +39,16 @@ class Resigned(Role):
                 for node_id in self._preferred
             ],
         )
-        for peer_id in self._preferred:
+        for peer_id in node.peers:
             self._awaited[peer_id] = node.send(peer_id, request)
 
     @override
     def deadline(self) -> float:
         return self._timer
+
+    @override
+    def postpone_election(self, until: float) -> None:
+        self._timer = until
 
     @override
     def grants_pre_vote(self) -> bool:

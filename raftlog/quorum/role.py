@@ -42,6 +42,9 @@ class Role:
         """When this node would next have asked for votes: a higher epoch must not postpone that. None: start afresh."""
         return None
 
+    def postpone_election(self, until: float) -> None:
+        """This node would ask for votes now, but leaves it to others until then; they get its pre-vote."""
+
     def grants_pre_vote(self) -> bool:
         """Whether a pre-vote is granted to a candidate whose log is good enough."""
         return False

@@ -177,8 +177,12 @@ class Node(NodeState):
             self.enter(Unattached(self, self.election_deadline() if timer is None else timer))
 
     def become_prospective(self) -> None:
-        """Ask whether an election could be won."""
-        self.enter(Prospective(self))
+        """Ask whether an election could be won; later, if another node is better fit to lead."""
+        until = self.stands_back_until()
+        if until > self.now:
+            self.role.postpone_election(until)
+        else:
+            self.enter(Prospective(self))
 
     def become_candidate(self) -> None:
         """Open the next epoch with a vote for oneself."""
@@ -189,6 +193,7 @@ class Node(NodeState):
     def become_leader(self, granting_voters: tuple[int, ...]) -> None:
         """A majority, this node's durable vote included, has voted for it."""
         self.set_leader(self.config.node_id)
+        self.wished_at = None
         self.end_hurry()
         self.enter(Leader(self, granting_voters))
 

@@ -31,6 +31,10 @@ class Unattached(Role):
         return self._timer
 
     @override
+    def postpone_election(self, until: float) -> None:
+        self._timer = until
+
+    @override
     def grants_pre_vote(self) -> bool:
         return True
 

@@ -581,6 +581,8 @@ class Cluster:
         return self.leader()
 
     def calm(self) -> bool:
+        if not self.leaders():
+            return False
         leader = self.leader()
         ends = {node.up.log_end_offset for node in self.alive}
         marks = {node.up.high_watermark for node in self.alive}
