@@ -57,7 +57,7 @@ class NodeState:
         self.peers: tuple[int, ...]
         """The other voters, by id."""
         self.endpoint = ""
-        """Where this node listens, as the last set that had it says."""
+        """Where this node listens: as it knows itself, else as the last set that had it says."""
         self.role_stale = False
         """The voter set has changed, or its change is committed: the role is to be looked at when the step ends."""
         self.vote = recovered.vote
@@ -186,7 +186,10 @@ class NodeState:
         # lacks it gets the vote of those who do (Raft, dissertation 4.2.2).
         self.takes_part = self.is_voter or (was_voter and history.record_offset >= self.high_watermark)
         self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
-        if self.is_voter:
+        if config.endpoint:
+            # What the set says may be where it was before: the others could not fetch from it, and so never commit where it is.
+            self.endpoint = config.endpoint
+        elif self.is_voter:
             self.endpoint = self.voters.endpoint_of(config.node_id)
         elif was_voter and not self.endpoint:
             self.endpoint = history.before.endpoint_of(config.node_id)

@@ -1,0 +1,186 @@
+"""Controllers on simulated disks and network whose voter set changes: nodes join, leave, lose their disks and move."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from controller.service import ControllerService
+from controller.settings import ControllerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError
+from raftlog.quorum.config import QuorumConfig
+from raftlog.storage.api import NodeIdentity
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.disk import SimDisk
+from simulation.loop import host_context
+from simulation.network import SimNetwork
+
+T = TypeVar("T")
+
+
+class Node:
+    def __init__(self, world: QuorumWorld, node_id: int, *, voters: tuple[Voter, ...] = (), auto_join: bool = False) -> None:
+        self.world, self.id, self.auto_join = world, node_id, auto_join
+        self.disks = 0
+        self.port = 9093
+        self.up_now = False
+        self.voters = voters
+        self.new_disk()
+
+    @property
+    def name(self) -> str:
+        return f"c{self.id}"
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.name}:{self.port}"
+
+    @property
+    def directory(self) -> str:
+        return f"dir-{self.id}-{self.disks}"
+
+    def new_disk(self) -> None:
+        """As formatted with --no-initial-controllers, unless it is the first one."""
+        if self.disks:
+            self.voters = ()
+        self.disks += 1
+        self.disk = SimDisk(NodeIdentity("c", self.id, self.directory), random.Random(self.id))
+
+    def start(self) -> None:
+        self.up_now = True
+        self.failures: list[Exception] = []
+        self.transport = self.world.network.transport_for(self.name)
+        config = QuorumConfig(
+            "c",
+            self.id,
+            self.directory,
+            self.voters,
+            endpoint=self.endpoint,
+            bootstrap_servers=tuple(one for one in self.world.bootstrap if one != self.endpoint),
+            max_metadata_version=2,
+        )
+        self.service = ControllerService(
+            ControllerSettings(controller_quorum_auto_join_enable=self.auto_join),
+            config,
+            self.disk.open(),
+            self.transport,
+            rng=random.Random(100 + self.id),
+            wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            on_failure=self.failures.append,
+        )
+        asyncio.get_running_loop().create_task(self._up(), context=host_context(self.name))
+
+    async def _up(self) -> None:
+        await self.transport.listen(self.endpoint, self.service.acceptors())
+        self.service.start()
+        self.service.replica.core.validate_each_step = True
+
+    def kill(self) -> None:
+        if self.up_now:
+            self.up_now = False
+            self.service.close()
+            self.world.network.crash(self.name)
+            self.disk.crash(random.Random(7))
+
+    @property
+    def voter_set(self) -> dict[int, str]:
+        """As this node has it: id -> directory."""
+        return {voter.node_id: voter.directory_id for voter in self.service.voters}
+
+
+class QuorumWorld:
+    def __init__(self, *, voters: int = 0, auto_join: bool = False, seed: int = 5) -> None:
+        """``voters``: a static set of so many; 0: node 1 alone, with its directory, as by --standalone."""
+        self.network = SimNetwork(random.Random(seed))
+        self.auto_join = auto_join
+        count = voters or 1
+        self.bootstrap = tuple(f"c{i}:9093" for i in range(1, count + 1))
+        first = tuple(Voter(i, f"c{i}:9093", "" if voters else "dir-1-1") for i in range(1, count + 1))
+        self.nodes = {i: Node(self, i, voters=first, auto_join=auto_join) for i in range(1, count + 1)}
+        for node in self.nodes.values():
+            node.start()
+        self.acknowledged: set[str] = set()
+        self.client = ControllerClient(
+            self.network.transport_for("client"), [f"c{i}:9093" for i in range(1, 8)], rng=random.Random(9)
+        )
+
+    def join(self, node_id: int) -> Node:
+        node = self.nodes[node_id] = Node(self, node_id, auto_join=self.auto_join)
+        node.start()
+        return node
+
+    async def until(self, condition: Callable[[], T], within_s: float = 30.0) -> T:
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            self.check()
+            found = condition()
+            if found:
+                return found
+            assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+            await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        assert not self.network.handler_failures, self.network.handler_failures
+        for node in self.nodes.values():
+            assert not node.failures, (node.id, node.failures)
+
+    def up(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.up_now]
+
+    async def active(self) -> Node:
+        def leading() -> Node | None:
+            found = [node for node in self.up() if node.service.active is not None]
+            return max(found, key=lambda node: node.service.controller_epoch, default=None)
+
+        return await self.until(leading)
+
+    async def voters_are(self, *expected: int | str) -> Node:
+        """Wait until the active controller has committed this set: node ids, or directories."""
+
+        def there() -> Node | None:
+            for node in self.up():
+                active = node.service.active
+                if active is None:
+                    continue
+                named = active.state.committed.voters
+                found = named.voters if named is not None else ()
+                if [one.id for one in found] == list(expected) or [one.directory_id for one in found] == list(expected):
+                    return node
+            return None
+
+        return await self.until(there)
+
+    async def ask(self, body: Any, timeout_s: float = 20.0) -> pb.ControllerResponse:
+        return await self.client.call(body, timeout_s=timeout_s)
+
+    async def write(self, name: str) -> None:
+        """Write until it is acknowledged: the same value twice is no harm."""
+        for _ in range(20):
+            try:
+                await self.ask(alter(name))
+            except ApiError:
+                await asyncio.sleep(0.05)
+            else:
+                self.acknowledged.add(name)
+                return
+        raise AssertionError(f"never acknowledged: {name}")
+
+    async def converged(self) -> None:
+        """All who are up have the same image, with all that was acknowledged."""
+        await self.write(f"last-{len(self.acknowledged)}")
+        await self.until(
+            lambda: (
+                len({(n.service.image.offset, n.service.image.state_hash) for n in self.up()}) == 1
+                and all((16, name) in n.service.image.configs for n in self.up() for name in self.acknowledged)
+            )
+        )
+
+
+def alter(name: str) -> pb.IncrementalAlterConfigsRequest:
+    config = pb.AlterableConfig(name="match", value="v")
+    resource = pb.AlterConfigsResource(resource_type=16, resource_name=name, configs=[config])
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
