@@ -14,11 +14,11 @@ from typing import Any
 from controller.settings import ControllerSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
-from raftlog.quorum.config import Voter
+from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, Operation
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
 from simulation.loop import host_context, run
 from simulation.network import SimNetwork
 from simulation.watching import Watch
@@ -74,12 +74,13 @@ class Cluster:
         settings = ControllerSettings(broker_session_timeout_ms=3_000)
         self.controllers = [
             ControllerHost(
-                self.network, v.node_id, voters, settings, random.Random(hosts.getrandbits(64)), self.note, self.taps
+                self.network, QuorumConfig(CLUSTER_ID, v.node_id, f"dir-{v.node_id}", voters), settings,
+                random.Random(hosts.getrandbits(64)), self.note, self.taps,
             )
             for v in voters
-        ]
+        ]  # fmt: skip
         self.brokers = [
-            BrokerHost(self.network, i, endpoints, random.Random(hosts.getrandbits(64)), self.taps)
+            BrokerHost(self.network, broker_settings(i, endpoints), random.Random(hosts.getrandbits(64)), self.taps)
             for i in range(1, config.brokers + 1)
         ]
         self.hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]

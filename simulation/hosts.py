@@ -6,19 +6,22 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from broker.lifecycle import Exit
 from broker.service import BrokerService
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
-from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.storage.api import NodeIdentity
+from raftlog.storage.api import LogStore, NodeIdentity
 from simulation.disk import SimDisk
-from simulation.loop import host_context
+from simulation.loop import HostDiedError, host_context
 from simulation.network import SimNetwork
 from simulation.watching import Watch
 
@@ -28,66 +31,126 @@ CLUSTER_ID = "simulated"
 
 Note = Callable[[str, str], None]
 """(host, what happened), for the transcript."""
+Failed = Callable[["ControllerHost", FatalError], None]
+
+_WRITES = frozenset(
+    (
+        "append", "flush", "truncate", "write_vote", "store_snapshot", "freeze_snapshot", "install_snapshot",
+        "advance_log_start",
+    )
+)  # fmt: skip
 
 
-def wall_clock_ms() -> int:
-    """The wall clock of every host: virtual."""
-    return START_OF_TIME_MS + round(asyncio.get_running_loop().time() * 1000)
+class _MortalStore:
+    """A store whose process may die in the middle of a call, before or after it was carried out."""
+
+    def __init__(self, store: LogStore, host: ControllerHost) -> None:
+        self._store = store
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._store, name)
+        return self._watched(member) if name in _WRITES else member
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            after = self._host.death_due()
+            if after is False:
+                self._host.die("killed before a write")
+            result = call(*arguments, **options)
+            if after is True:
+                self._host.die("killed after a write")
+            return result
+
+        return called
 
 
 class ControllerHost:
     """One controller: shipped code above a simulated disk and network."""
 
     def __init__(
-        self, network: SimNetwork, node_id: int, voters: tuple[Voter, ...], settings: ControllerSettings,
-        rng: random.Random, note: Note, watch: Watch,
+        self, network: SimNetwork, quorum: QuorumConfig, settings: ControllerSettings,
+        rng: random.Random, note: Note, watch: Watch, *, failed: Failed | None = None,
+        disk_latency_s: tuple[float, float] = (0.0001, 0.002),
     ) -> None:  # fmt: skip
-        self.network, self.id, self.name = network, node_id, f"c{node_id}"
-        self._voters, self._settings, self._rng, self._note = voters, settings, rng, note
-        self.disk = SimDisk(NodeIdentity(CLUSTER_ID, node_id, f"dir-{node_id}"), random.Random(rng.getrandbits(64)))
+        self.network, self.id, self.name = network, quorum.node_id, f"c{quorum.node_id}"
+        self.quorum, self.settings, self._rng, self._note = quorum, settings, rng, note
+        self._disk_latency_s = disk_latency_s
+        self.disk = self._new_disk()
         self.service: ControllerService | None = None
         self.incarnation = 0
+        self.wall_offset_ms = 0
+        """By how much this host's wall clock is wrong."""
         self._watch = watch
+        self._failed_hook = failed
         self._tap = watch.sender(self)
+        self._writes_to_live = -1
+        self.on_death: Callable[[ControllerHost], None] = lambda _: None
+        """Told of a death in the middle of a write."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"{self.name}:9093"
 
     @property
     def core(self) -> QuorumCore | None:
         """The running process's state machine; None while it is down or has not recovered."""
         return getattr(self.service.replica, "core", None) if self.service is not None else None
 
+    def _new_disk(self) -> SimDisk:
+        identity = NodeIdentity(CLUSTER_ID, self.id, self.quorum.directory_id)
+        low, high = self._disk_latency_s
+        return SimDisk(identity, random.Random(self._rng.getrandbits(64)), latency_min_s=low, latency_max_s=high)
+
+    def replace_disk(self, directory_id: str) -> None:
+        """An empty disk with an identity of its own; the process is down."""
+        self.quorum = replace(self.quorum, directory_id=directory_id)
+        self.disk = self._new_disk()
+        self.incarnation += 1
+
     def start(self) -> None:
         """Start the process on what its disk holds."""
         self.incarnation += 1
+        self._writes_to_live = -1
         self.network.tap(self.name, self._tap)
+        # In the host's context: from its first breath it sees its own clock.
+        host_context(self.name).run(self._start)
+
+    def _start(self) -> None:
         transport = self.network.transport_for(self.name)
+        store: Any = _MortalStore(self.disk.open(), self)
         service = self.service = ControllerService(
-            self._settings,
-            QuorumConfig(
-                CLUSTER_ID,
-                self.id,
-                f"dir-{self.id}",
-                self._voters,
-                max_metadata_version=versions.LATEST_METADATA_VERSION,
-            ),
-            self.disk.open(),
+            self.settings,
+            self.quorum,
+            store,
             transport,
             rng=random.Random(self._rng.getrandbits(64)),
-            wall_clock_ms=wall_clock_ms,
+            wall_clock_ms=self._wall_clock_ms,
             on_failure=self._failed,
         )
 
         async def up() -> None:
-            await transport.listen(f"{self.name}:9093", service.acceptors())
-            service.recover()
+            await transport.listen(self.endpoint, service.acceptors())
+            try:
+                service.recover()
+            except FatalError as error:
+                self._failed(error)
+                return
             service.replica.core.validate_each_step = True
             self._watch.tap_controller(self)
             service.start()
 
-        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up", context=host_context(self.name))
+        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
+
+    def _wall_clock_ms(self) -> int:
+        return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
 
     def _failed(self, error: FatalError) -> None:
         self._note(self.name, f"stopped: {error}")
         self.kill(f"stopped: {error}")
+        if self._failed_hook is not None:
+            self._failed_hook(self, error)
 
     def kill(self, reason: str = "killed") -> None:
         """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
@@ -98,15 +161,54 @@ class ControllerHost:
             self.disk.crash(self._rng)
             self._watch.tell("controller_stopped", self, reason)
 
+    # --- death in the middle of a write -------------------------------------------------------------------------------
+
+    def doom(self, writes: int) -> None:
+        """Let the process die in its ``writes``-th call of the disk from now on, if it comes to that."""
+        self._writes_to_live = writes
+
+    def death_due(self) -> bool | None:
+        """At a write: None: not now; False: before it is carried out; True: after."""
+        if self._writes_to_live < 0:
+            return None
+        self._writes_to_live -= 1
+        return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
+
+    def die(self, reason: str) -> None:
+        """Die from within: raises HostDiedError, which unwinds what the process was doing."""
+        self._note(self.name, reason)
+        self.kill(reason)
+        self.on_death(self)
+        raise HostDiedError(self.name)
+
+
+def broker_settings(
+    broker_id: int, controllers: tuple[str, ...], *, name: str = "", session_timeout_ms: int = 9000
+) -> BrokerSettings:
+    """A broker's settings in the simulated world. ``session_timeout_ms``: what the controllers are told too, or longer."""
+    host = name or f"b{broker_id}"
+    return BrokerSettings(
+        broker_id=broker_id,
+        cluster_id=CLUSTER_ID,
+        controllers=controllers,
+        listen=f"{host}:9092",
+        advertised_host=host,
+        features=((versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION), ("lao.version", 0, 1)),
+        lifecycle=LifecycleSettings(
+            heartbeat_interval_ms=min(2000, session_timeout_ms // 3),
+            session_timeout_ms=session_timeout_ms,
+            fencing_timeout_ms=session_timeout_ms + 3000,
+        ),
+    )
+
 
 class BrokerHost:
     """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death."""
 
-    def __init__(
-        self, network: SimNetwork, broker_id: int, controllers: tuple[str, ...], rng: random.Random, watch: Watch
-    ) -> None:
-        self.network, self.id, self.name = network, broker_id, f"b{broker_id}"
-        self._controllers, self._rng, self._watch = controllers, rng, watch
+    def __init__(self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch) -> None:
+        self.network, self.id = network, settings.broker_id
+        self.name = settings.listen.rpartition(":")[0]
+        self._settings, self._rng, self._watch = settings, rng, watch
         self.service: BrokerService | None = None
         self.incarnation = 0
         self._tap = watch.sender(self)
@@ -114,38 +216,44 @@ class BrokerHost:
     @property
     def endpoint(self) -> str:
         """Where clients find it."""
-        return f"{self.name}:9092"
+        return self._settings.listen
+
+    @property
+    def exit(self) -> Exit | None:
+        """Why the process has ended by itself; None: it has not."""
+        return self.service.exit if self.service is not None else None
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """The fatal error that the process has met."""
+        done = self.service._done if self.service is not None else None
+        return done.exception() if done is not None and done.done() else None
 
     def start(self) -> None:
         """Start a new incarnation."""
         self.incarnation += 1
         self.network.tap(self.name, self._tap)
+        host_context(self.name).run(self._start)
+
+    def _start(self) -> None:
         service = self.service = BrokerService(
-            BrokerSettings(
-                broker_id=self.id,
-                cluster_id=CLUSTER_ID,
-                controllers=self._controllers,
-                listen=self.endpoint,
-                advertised_host=self.name,
-                features=((versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION), ("lao.version", 0, 1)),
-            ),
+            self._settings,
             self.network.transport_for(self.name),
             process=Process("boot", f"dir-{self.name}", 1, self.id),
             incarnation_id=str(uuid.UUID(int=self._rng.getrandbits(128))),
             rng=random.Random(self._rng.getrandbits(64)),
         )
-
         self._watch.tap_broker(self)
 
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
             await service.start()
 
-        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up", context=host_context(self.name))
+        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "killed") -> None:
         """As by kill -9."""
         if self.service is not None:
             self.service = None
             self.network.crash(self.name)
-            self._watch.tell("broker_stopped", self, "killed")
+            self._watch.tell("broker_stopped", self, reason)

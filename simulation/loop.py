@@ -4,12 +4,15 @@ Determinism: callbacks run in the order they were scheduled, timers by (time, or
 at the real clock, a thread, a selector or a hash. A callback that raises ends the run: a simulation must not go past a bug.
 
 A *host* is a process of the simulated world. Callbacks belong to the host in whose context they were scheduled (asyncio
-copies the context along), so a host can be stopped as by SIGSTOP: its callbacks and timers wait, everyone else's run on.
+copies the context along), so a host can be stopped as by SIGSTOP: its callbacks and timers wait, everyone else's run on. A host's clock
+may run fast or slow: what its callbacks see as the time, and wait for, is its own. What is no host's (network, disks, checks) asks
+for the true time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -37,6 +40,10 @@ class DeadlockError(RuntimeError):
     """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for what can never come."""
 
 
+class HostDiedError(BaseException):
+    """The process that runs has just been killed from within: unwinds it, and nothing else. Nobody may catch it but the loop."""
+
+
 def host_context(host: str) -> Context:
     """A context for a host's tasks: ``loop.create_task(node.run(), context=host_context("c1"))``."""
     context = copy_context()
@@ -60,10 +67,23 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._cancelled_timers = 0
         self._tasks_made = 0
         self._held: dict[str, list[Any]] = {}
+        self._rates: dict[str, float] = {}
+        self.ending = False
+        """The run is over: tasks are being cancelled, and must be allowed to come to their end, whoever dies meanwhile."""
 
     def time(self) -> float:
-        """Virtual seconds."""
+        """Virtual seconds, by the clock of the host that runs."""
+        if self._rates:
+            return self._now * self._rates.get(_HOST.get(), 1.0)
         return self._now
+
+    def true_time(self) -> float:
+        """Virtual seconds, by no host's clock."""
+        return self._now
+
+    def set_clock_rate(self, host: str, rate: float) -> None:
+        """Let a host's clock run ``rate`` times as fast as time. Only before the host does anything."""
+        self._rates[host] = rate
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -77,12 +97,30 @@ class VirtualLoop(base_events.BaseEventLoop):
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's; timers due at the same moment run in the order they were made."""
+        if self._rates:
+            rate, wanted = self._rates.get(_HOST.get(), 1.0), when
+            when /= rate
+            # Rounded down, the timer would fire a moment before its time has come, by its own clock, for ever.
+            while when * rate < wanted:
+                when = math.nextafter(when, math.inf)
+        return self.call_at_true(when, callback, *args, context=context)
+
+    def call_later_true(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ``call_later``, by no host's clock."""
+        return self.call_at_true(self._now + delay, callback, *args, context=context)
+
+    def call_at_true(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ``call_at``, by no host's clock."""
         handle = _Timer(when, callback, args, self, context)
         handle._scheduled = True
         self._timer_order += 1
@@ -108,12 +146,18 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Stop a host: nothing that belongs to it runs until it is resumed. Its clock, like everyone's, goes on."""
         self._held.setdefault(host, [])
 
+    def is_held(self, host: str) -> bool:
+        """Whether a paused host has missed anything by now."""
+        return bool(self._held.get(host))
+
     def resume_host(self, host: str) -> None:
         """Let a host run: what became due meanwhile runs next, in the order it became due."""
         self._ready.extend(self._held.pop(host, ()))
 
     def drop_host(self, host: str) -> None:
         """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
+        if self.ending:
+            return
         handles = [*self._ready, *(entry[2] for entry in self._timers), *self._held.pop(host, ())]
         for handle in handles:
             if handle._context.get(_HOST, "") == host:
@@ -151,7 +195,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
-                handle._context.run(handle._callback, *handle._args)
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except HostDiedError:
+                    continue
 
     def _hold_back(self) -> None:
         """Take the callbacks of paused hosts out of what is ready."""
@@ -187,6 +234,7 @@ def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0) -> T:
 
 
 def _cancel_tasks(loop: VirtualLoop) -> None:
+    loop.ending = True
     for host in list(loop._held):
         loop.resume_host(host)
     # all_tasks is a set: sorted, so that the order of the end is the same in each run.

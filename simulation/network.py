@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raftlog.errors import ConfigError
-from raftlog.transport.api import Probe, TransportLimits
+from raftlog.transport.api import Conversation, Probe, TransportLimits
 from simulation.loop import VirtualLoop
+from simulation.network_faults import LinkFaults
 from simulation.network_links import Connection
 from simulation.network_transport import SimDialer, SimListener, SimTransport
 
@@ -52,6 +53,10 @@ class SimNetwork:
         self._blocked: dict[tuple[str, str], None] = {}
         self._paused: dict[str, None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
+        self.faults: LinkFaults | None = None
+        """What goes wrong on open links; None: nothing."""
+        self.held: dict[tuple[str, str], int] = {}
+        """How often something could not get from one host to another because the way was blocked."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
         """By host: what hears of each message that is given to a link there, as (peer's host, message)."""
 
@@ -124,6 +129,41 @@ class SimNetwork:
             self.loop.resume_host(host)
             self._recheck()
 
+    def break_links(self, host: str) -> int:
+        """Break all connections of a host; what is on its way is lost. How many there were."""
+        broken = [c for c in list(self._connections) if any(end.site.host == host for end in c.ends)]
+        for connection in broken:
+            connection.break_off()
+        return len(broken)
+
+    def stall(self, source: str, target: str, seconds: float, conversation: Conversation | None = None) -> int:
+        """Let everything that is sent from now on over the present links take so much longer, in order. How many links."""
+        count = 0
+        for connection in list(self._connections):
+            if conversation is None or connection.conversation is conversation:
+                for end, other in (connection.ends, connection.ends[::-1]):
+                    if (end.site.host, other.site.host) == (source, target):
+                        end.flow.stall(seconds)
+                        count += 1
+        return count
+
+    def cut_pairs(self) -> list[tuple[str, str]]:
+        """What is blocked, in the order it was."""
+        return list(self._blocked)
+
+    def is_paused(self, host: str) -> bool:
+        """Whether it is."""
+        return host in self._paused
+
+    def note_held(self, source: str, target: str) -> None:
+        """Something did not get through."""
+        self.held[source, target] = self.held.get((source, target), 0) + 1
+
+    def unblock(self, source: str, target: str) -> None:
+        """Open one direction again."""
+        self._blocked.pop((source, target), None)
+        self._recheck()
+
     def is_blocked(self, source: str, target: str) -> bool:
         """Whether nothing gets from ``source`` to ``target``."""
         return (source, target) in self._blocked
@@ -187,8 +227,15 @@ class SimNetwork:
         """Carry a connect to its target, and the answer back; on a blocked way neither comes, and the dialer's timeout does."""
         host = dialer.address.rpartition(":")[0]
         rng = self.rng_for(f"connect {dialer.site.host}>{host}")
-        if host in self._transports and not self.is_disturbed(dialer.site.host, host):
-            self.loop.call_later(self.delay_s(rng), self._connect_arrives, dialer, rng)
+        source = dialer.site.host
+        if self.is_blocked(source, host) or self.is_blocked(host, source):
+            self.note_held(source, host)
+        trouble = self.faults.connect(rng, source, host) if self.faults is not None else ""
+        if trouble == "refused":
+            reason = "UNAVAILABLE: connection refused"
+            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+        elif not trouble and host in self._transports and not self.is_disturbed(source, host):
+            self.loop.call_later_true(self.delay_s(rng), self._connect_arrives, dialer, rng)
 
     def _connect_arrives(self, dialer: SimDialer, rng: random.Random) -> None:
         listener = self._listeners.get(dialer.address)
@@ -196,7 +243,7 @@ class SimNetwork:
             return
         if listener is None or dialer.conversation not in listener.acceptors:
             reason = "UNAVAILABLE: connection refused" if listener is None else "UNIMPLEMENTED: no such conversation"
-            self.loop.call_later(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
             return
         connection = Connection(self, dialer.site, listener.site, dialer.conversation)
         self._connections[connection] = None

@@ -94,8 +94,13 @@ class Flow:
     While the way is blocked, what arrives is held, in order, and delivered when it opens, unless the connection broke before.
     """
 
-    def __init__(self, network: SimNetwork, source: Site, target: SimLink, rng: random.Random) -> None:
+    def __init__(
+        self, network: SimNetwork, source: Site, connection: Connection, target: SimLink, rng: random.Random
+    ) -> None:
         self._network = network
+        self._connection = connection
+        self._to_server = target is connection.server
+        self._lost = False
         self._source = source
         self._target = target
         self._rng = rng
@@ -107,7 +112,31 @@ class Flow:
     def push(self, messages: list[Any]) -> None:
         """Send an envelope."""
         self.backlog += len(messages)
+        faults = self._network.faults
+        if faults is None:
+            self._travel(self._deliver, messages)
+            return
+        hosts = self._source.host, self._target.site.host
+        if faults.breaks(self._rng, *hosts):
+            self._connection.break_off()
+            return
+        if stall_s := faults.stall_s(self._rng, *hosts):
+            self.stall(stall_s)
         self._travel(self._deliver, messages)
+        if self._to_server:
+            again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
+            if again:
+                self.backlog += len(again)
+                self._travel(self._deliver, again)
+
+    def stall(self, seconds: float) -> None:
+        """Let what is sent from now on arrive so much later."""
+        self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
+
+    def lose(self) -> None:
+        """Nothing that is on its way arrives, and nothing sent from now on."""
+        self._lost = True
+        self._held.clear()
 
     def push_call(self, callback: Callable[[], None]) -> None:
         """Let an event happen at the other end, behind what has been sent: the opening, or the end."""
@@ -117,8 +146,8 @@ class Flow:
         """If the way is open again, what was held comes after one more delay."""
         if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
             loop = self._network.loop
-            self._last_arrival = max(loop.time() + self._network.delay_s(self._rng), self._last_arrival)
-            loop.call_at(self._last_arrival, self._drain, context=self._target.site.context)
+            self._last_arrival = max(loop.true_time() + self._network.delay_s(self._rng), self._last_arrival)
+            loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
 
     def drop_held(self) -> None:
         """The sender's side broke off: what has not come through by now never will."""
@@ -126,12 +155,15 @@ class Flow:
 
     def _travel(self, event: Callable[..., None], argument: Any) -> None:
         loop = self._network.loop
-        self._last_arrival = max(loop.time() + self._network.delay_s(self._rng), self._last_arrival)
-        loop.call_at(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
+        self._last_arrival = max(loop.true_time() + self._network.delay_s(self._rng), self._last_arrival)
+        loop.call_at_true(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
 
     def _arrive(self, event: Callable[..., None], argument: Any) -> None:
+        if self._lost:
+            return
         if self._held or self._network.is_blocked(self._source.host, self._target.site.host):
             self._held.append((event, argument))
+            self._network.note_held(self._source.host, self._target.site.host)
         else:
             event(argument)
 
@@ -150,19 +182,29 @@ class Connection:
 
     def __init__(self, network: SimNetwork, client: Site, server: Site, conversation: Conversation) -> None:
         self._network = network
+        self.conversation = conversation
         wires = WIRES[conversation]
         self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client)
         self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server)
         for end, other in ((self.client, self.server), (self.server, self.client)):
             end.connection = self
             rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")
-            end.flow = Flow(network, end.site, other, rng)
+            end.flow = Flow(network, end.site, self, other, rng)
         self._break_timers: list[asyncio.TimerHandle] = []
 
     @property
     def ends(self) -> tuple[SimLink, SimLink]:
         """Client first."""
         return self.client, self.server
+
+    def break_off(self) -> None:
+        """Reset: what is on its way, both ways, is lost; each end learns of it by itself."""
+        for end in self.ends:
+            end.flow.lose()
+            delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))
+            self._network.loop.call_later_true(
+                delay_s, end.close, "UNAVAILABLE: connection reset by peer", context=end.site.context
+            )
 
     def end_closed(self, end: SimLink) -> None:
         """Tell the other end, behind what is on its way."""
@@ -179,7 +221,9 @@ class Connection:
         if disturbed and not self._break_timers:
             for end in self.ends:
                 wait_s = self._network.keepalive_s(end.site.host)
-                timer = self._network.loop.call_later(wait_s, self._keepalive_expired, end, context=end.site.context)
+                timer = self._network.loop.call_later_true(
+                    wait_s, self._keepalive_expired, end, context=end.site.context
+                )
                 self._break_timers.append(timer)
         elif not disturbed:
             self._cancel_breaks()

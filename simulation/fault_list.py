@@ -1,0 +1,60 @@
+"""The faults there are: their names, and how strong each may be. What they do is in ``faults_*.py`` and ``network_faults.py``."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRange:
+    """A fault's strength. *every*: seconds between two on average; *probability*: of each message, or connect, or run."""
+
+    kind: Literal["every", "probability"]
+    low: float
+    high: float
+    counts: tuple[str, ...] = ()
+    """Names under which it is counted when it has really happened; empty: its own."""
+    needs_brokers: bool = False
+
+    def draw(self, rng: random.Random) -> float:
+        """A strength, uniform on a logarithmic scale."""
+        return float(f"{math.exp(rng.uniform(math.log(self.low), math.log(self.high))):.3g}")
+
+
+def _every(low: float, high: float, *, needs_brokers: bool = False) -> FaultRange:
+    return FaultRange("every", low, high, (), needs_brokers)
+
+
+FAULTS: dict[str, FaultRange] = {
+    # Nodes.
+    "kill_controller": _every(1.0, 6.0),
+    "kill_mid_write": _every(1.0, 6.0),
+    "kill_all_controllers": _every(4.0, 12.0),
+    "pause": _every(1.0, 6.0),
+    "long_pause": _every(8.0, 20.0),
+    "loop_blocked": _every(0.5, 4.0),
+    "clock_jump": _every(2.0, 8.0),
+    "resign": _every(1.0, 6.0),
+    # Network.
+    "partition": _every(1.0, 6.0),
+    "one_way": _every(1.0, 6.0),
+    "isolate": _every(1.0, 6.0),
+    "split": _every(2.0, 8.0),
+    "ring": _every(4.0, 12.0),
+    "bridge": _every(4.0, 12.0),
+    "flapping": _every(3.0, 10.0),
+    "clog": _every(1.0, 6.0),
+    "reset_links": _every(1.0, 6.0),
+    "link_broken": FaultRange("probability", 0.0003, 0.03),
+    "request_repeated": FaultRange("probability", 0.01, 0.5),
+    "message_late": FaultRange("probability", 0.0005, 0.03),
+    "connect_refused": FaultRange("probability", 0.02, 0.3),
+    # Brokers and clients.
+    "kill_broker": _every(1.0, 6.0, needs_brokers=True),
+    "twin_broker": _every(4.0, 12.0, needs_brokers=True),
+    "heartbeats_lost": _every(2.0, 8.0, needs_brokers=True),
+    "burst": _every(2.0, 8.0),
+}

@@ -1,0 +1,167 @@
+"""Faults of the network between hosts: who can reach whom. A cut counts when it has held something up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+Pairs = Sequence[tuple[str, str]]
+
+
+def _both(one: str, other: str) -> list[tuple[str, str]]:
+    return [(one, other), (other, one)]
+
+
+def _cut(world: World, pairs: Pairs) -> int:
+    """Cut these ways; how often something had been held up on them before."""
+    for source, target in pairs:
+        world.network.block(source, target)
+    return sum(world.network.held.get(pair, 0) for pair in pairs)
+
+
+def _mend(world: World, pairs: Pairs) -> None:
+    """Open these ways again, unless they are to stay cut."""
+    for source, target in pairs:
+        if world.may_mend(source, target):
+            world.network.unblock(source, target)
+
+
+async def _cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
+    if not pairs:
+        return
+    shown = " ".join(f"{source}>{target}" for source, target in pairs)
+    world.note("network", f"{name} for {seconds:.3f} s: {shown}")
+    before = _cut(world, pairs)
+    await asyncio.sleep(seconds)
+    if sum(world.network.held.get(pair, 0) for pair in pairs) > before:
+        world.happened(name)
+    _mend(world, pairs)
+
+
+def _names(world: World) -> list[str]:
+    return [host.name for host in world.hosts()]
+
+
+def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
+    """Two hosts, at least one of them a controller; None if there is only one."""
+    one = rng.choice(world.controllers).name
+    others = [name for name in _names(world) if name != one]
+    if not others:
+        return None
+    pair = [one, rng.choice(others)]
+    rng.shuffle(pair)
+    return pair[0], pair[1]
+
+
+def _duration_s(rng: random.Random) -> float:
+    return rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0), rng.uniform(3.0, 15.0)))
+
+
+async def partition(world: World, rng: random.Random) -> None:
+    """Two hosts are cut off from each other."""
+    if (two := _two(world, rng)) is not None:
+        await _cut_for(world, "partition", _both(*two), _duration_s(rng))
+
+
+async def one_way(world: World, rng: random.Random) -> None:
+    """One host no longer reaches another, which still reaches it; or reaches nobody, or hears nobody."""
+    if (two := _two(world, rng)) is None:
+        return
+    one, other = two
+    pairs = rng.choice(
+        (
+            [(one, other)],
+            [(one, name) for name in _names(world) if name != one],
+            [(name, one) for name in _names(world) if name != one],
+        )
+    )
+    await _cut_for(world, "one_way", pairs, _duration_s(rng))
+
+
+async def isolate(world: World, rng: random.Random) -> None:
+    """One controller, the leader half the time, reaches no other host. Clients still reach it."""
+    host = rng.choice(world.controllers)
+    service = world.active()
+    if service is not None and rng.random() < 0.5:
+        host = next(each for each in world.controllers if each.service is service)
+    pairs = [pair for name in _names(world) if name != host.name for pair in _both(host.name, name)]
+    await _cut_for(world, "isolate", pairs, _duration_s(rng))
+
+
+async def split(world: World, rng: random.Random) -> None:
+    """All hosts fall into two parts."""
+    names = _names(world)
+    inside = {name for name in names if rng.random() < 0.5}
+    pairs = [
+        pair for one in names if one in inside for other in names if other not in inside for pair in _both(one, other)
+    ]
+    await _cut_for(world, "split", pairs, _duration_s(rng))
+
+
+async def ring(world: World, rng: random.Random) -> None:
+    """Each voter reaches only its two neighbours; of three, two do not reach each other."""
+    names = [host.name for host in world.voters()]
+    rng.shuffle(names)
+    count = len(names)
+    far = 2 if count > 3 else count - 1
+    pairs = [
+        pair
+        for i in range(count)
+        for j in range(i + 1, count)
+        if min(j - i, count - (j - i) if count > 3 else j - i) >= far
+        for pair in _both(names[i], names[j])
+        if count > 2
+    ]
+    await _cut_for(world, "ring", pairs, _duration_s(rng))
+
+
+async def bridge(world: World, rng: random.Random) -> None:
+    """The voters fall into two parts, and one voter reaches both."""
+    names = [host.name for host in world.voters()]
+    if len(names) < 3:
+        return
+    rng.shuffle(names)
+    _, *rest = names
+    middle = len(rest) // 2
+    pairs = [pair for one in rest[:middle] for other in rest[middle:] for pair in _both(one, other)]
+    await _cut_for(world, "bridge", pairs, _duration_s(rng))
+
+
+async def flapping(world: World, rng: random.Random) -> None:
+    """A link goes and comes many times."""
+    if (two := _two(world, rng)) is None:
+        return
+    for _ in range(rng.randint(3, 15)):
+        await _cut_for(world, "flapping", _both(*two), rng.uniform(0.02, 0.5))
+        if world.lasting:
+            return
+        await asyncio.sleep(rng.uniform(0.02, 0.5))
+
+
+async def clog(world: World, rng: random.Random) -> None:
+    """A way is open, and slow: what is sent now takes up to ten timeouts; a receiver that does not keep up is the same."""
+    if (two := _two(world, rng)) is None:
+        return
+    seconds = rng.uniform(0.05, 10.0) * world.config.fetch_timeout_ms / 1000
+    if world.network.stall(*two, seconds):
+        world.note("network", f"clog {two[0]}>{two[1]} for {seconds:.3f} s")
+        world.happened("clog")
+
+
+async def reset_links(world: World, rng: random.Random) -> None:
+    """All connections of a host are reset."""
+    name = rng.choice(_names(world))
+    if world.network.break_links(name):
+        world.note("network", f"connections of {name} reset")
+        world.happened("reset_links")
+
+
+RUN: dict[str, Fault] = {
+    fault.__name__: fault for fault in (partition, one_way, isolate, split, ring, bridge, flapping, clog, reset_links)
+}

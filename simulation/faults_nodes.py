@@ -1,0 +1,170 @@
+"""Faults of nodes: death, pauses, clocks, and what brokers and clients do wrong. Each is counted when it has had an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from raftlog.errors import FatalError
+from raftlog.transport.api import Conversation
+from simulation.hosts import BrokerHost, ControllerHost
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+
+HOUR_MS = 3_600_000
+LOOP_BLOCKED_S = 0.5
+LONG_PAUSE_S = (5.0, 30.0)
+
+
+def excused(host: ControllerHost, error: FatalError) -> bool:
+    """Whether a node had a reason to stop itself: its disk was made to fail."""
+    return False
+
+
+def mend_disk(world: World, host: ControllerHost) -> None:
+    """Make a disk work again that was made to fail."""
+
+
+def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
+    """Start what is down, unless it is to stay so."""
+    if host.service is None and world.may_mend(host.name):
+        world.note(host.name, "started")
+        host.start()
+
+
+async def kill_controller(world: World, rng: random.Random) -> None:
+    """Kill -9 and power cut of one."""
+    host = rng.choice(world.controllers)
+    if host.service is None:
+        return
+    world.note(host.name, "killed")
+    world.happened("kill_controller")
+    host.kill()
+    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
+    start_again(world, host)
+
+
+async def kill_all_controllers(world: World, rng: random.Random) -> None:
+    """All at once."""
+    world.note("controllers", "all killed")
+    for host in world.controllers:
+        if host.service is not None:
+            world.happened("kill_all_controllers")
+        host.kill()
+    for host in rng.sample(world.controllers, len(world.controllers)):
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        start_again(world, host)
+
+
+async def kill_mid_write(world: World, rng: random.Random) -> None:
+    """Death inside a call of the disk, the next one or one soon; the leader's half the time. Counted when it comes to that."""
+    host = rng.choice(world.controllers)
+    service = world.active()
+    if service is not None and rng.random() < 0.5:
+        host = next(each for each in world.controllers if each.service is service)
+    host.doom(rng.choice((0, 1, rng.randint(2, 30))))
+
+
+async def _paused(world: World, rng: random.Random, seconds: float, what: str) -> None:
+    name = rng.choice(world.hosts()).name
+    if world.network.is_paused(name):
+        return
+    world.note(name, f"{what} for {seconds:.3f} s")
+    world.network.pause(name)
+    await asyncio.sleep(seconds)
+    if world.network.loop.is_held(name):
+        world.happened(what)
+    if world.may_mend(name):
+        world.network.resume(name)
+
+
+async def pause(world: World, rng: random.Random) -> None:
+    """SIGSTOP for a while: a collection, a swap storm."""
+    await _paused(world, rng, rng.uniform(0.05, 3.0), "pause")
+
+
+async def long_pause(world: World, rng: random.Random) -> None:
+    """Long enough that everybody has gone on without it."""
+    await _paused(world, rng, rng.uniform(*LONG_PAUSE_S), "long_pause")
+
+
+async def loop_blocked(world: World, rng: random.Random) -> None:
+    """The event loop stands still for half a second."""
+    await _paused(world, rng, LOOP_BLOCKED_S, "loop_blocked")
+
+
+async def clock_jump(world: World, rng: random.Random) -> None:
+    """A wall clock is set hours wrong, or right again."""
+    host = rng.choice(world.controllers)
+    host.wall_offset_ms = rng.choice((0, rng.randint(-5 * HOUR_MS, 5 * HOUR_MS)))
+    world.note(host.name, f"wall clock off by {host.wall_offset_ms} ms")
+    if host.service is not None and host.wall_offset_ms:
+        world.happened("clock_jump")
+
+
+async def resign(world: World, rng: random.Random) -> None:
+    """The leader is asked to hand over."""
+    service = world.active()
+    if service is not None:
+        world.note(f"c{service.quorum.node_id}", "resigns")
+        world.happened("resign")
+        service.resign("asked to")
+
+
+async def kill_broker(world: World, rng: random.Random) -> None:
+    """Kill -9 of one."""
+    host = rng.choice(world.members)
+    if host.service is None:
+        return
+    world.note(host.name, "killed")
+    world.happened("kill_broker")
+    host.kill()
+    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 6.0))))
+    start_again(world, host)
+
+
+async def twin_broker(world: World, rng: random.Random) -> None:
+    """A second process under the id of a broker, on another machine, for a while."""
+    model = rng.choice(world.members)
+    twin = world.make_broker(model.id, f"b{model.id}twin{len(world.brokers)}")
+    world.brokers.append(twin)
+    world.note(twin.name, "started")
+    world.happened("twin_broker")
+    twin.start()
+    await asyncio.sleep(rng.uniform(1.0, 12.0))
+    if twin.service is not None:
+        world.note(twin.name, "killed")
+        twin.kill()
+
+
+async def heartbeats_lost(world: World, rng: random.Random) -> None:
+    """A broker's heartbeats are held up for longer than its session, the log still flows."""
+    host = rng.choice(world.members)
+    seconds = world.config.session_timeout_ms / 1000 * rng.uniform(0.5, 2.0)
+    stalled = sum(
+        world.network.stall(host.name, controller.name, seconds, Conversation.CONTROLLER)
+        for controller in world.controllers
+    )
+    if stalled:
+        world.note(host.name, f"heartbeats held up for {seconds:.3f} s")
+        world.happened("heartbeats_lost")
+        await asyncio.sleep(seconds)
+
+
+async def burst(world: World, rng: random.Random) -> None:
+    """Ten times as many writes, all at once."""
+    world.workload.burst(rng)
+
+
+RUN: dict[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
+        twin_broker, heartbeats_lost, burst,
+    )
+}  # fmt: skip

@@ -1,0 +1,76 @@
+"""What goes wrong with messages all the time, on links that are open: drawn for each envelope and each connect.
+
+The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or overtaken. What loss, duplication and
+reordering can still do to the code above, and what stands for them here:
+
+* a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost, and both ends learn of it;
+* a message that is late is one that *stalls its stream*: everything behind it waits too. Its sender may give up meanwhile, open another
+  link and be served there; then the old messages arrive, after the new ones: reordering across links;
+* a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a sender that asks again, so only those
+  requests are doubled that a correct sender might repeat: votes, fetches, heartbeats, registrations; never a client's write.
+* a connect that is *refused* or answered by nobody, although the process lives: a full backlog, a firewall.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.transport.api import Conversation
+
+_REPEATABLE = frozenset((Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER))
+_REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))
+
+
+@dataclass(slots=True)
+class LinkFaults:
+    """Probabilities. Each fault that happens is given to ``happened`` by name. ``spares`` says which links are left alone."""
+
+    happened: Callable[[str], None]
+    break_p: float = 0.0
+    """Of an envelope: its link breaks instead."""
+    duplicate_p: float = 0.0
+    """Of an envelope of repeatable requests: it is delivered twice, the second time a little later."""
+    stall_p: float = 0.0
+    """Of an envelope: it takes ``stall_mean_s`` more, exponentially distributed, and all behind it wait."""
+    stall_mean_s: float = 1.0
+    refuse_p: float = 0.0
+    """Of a connect."""
+    spares: Callable[[str, str], bool] = lambda _one, _other: False
+
+    def breaks(self, rng: random.Random, one: str, other: str) -> bool:
+        """Whether the link between two hosts breaks now."""
+        if self.break_p and rng.random() < self.break_p and not self.spares(one, other):
+            self.happened("link_broken")
+            return True
+        return False
+
+    def stall_s(self, rng: random.Random, one: str, other: str) -> float:
+        """How much longer an envelope takes."""
+        if self.stall_p and rng.random() < self.stall_p and not self.spares(one, other):
+            self.happened("message_late")
+            return rng.expovariate(1 / self.stall_mean_s)
+        return 0.0
+
+    def repeated(
+        self, rng: random.Random, one: str, other: str, conversation: Conversation, messages: list[Any]
+    ) -> list[Any]:
+        """The requests of an envelope that come a second time."""
+        if not self.duplicate_p or rng.random() >= self.duplicate_p or self.spares(one, other):
+            return []
+        if conversation not in _REPEATABLE:
+            if conversation is not Conversation.CONTROLLER:
+                return []
+            messages = [message for message in messages if message.WhichOneof("body") in _REPEATABLE_BODIES]
+        if messages:
+            self.happened("request_repeated")
+        return messages
+
+    def connect(self, rng: random.Random, one: str, other: str) -> str:
+        """What becomes of a connect: "" (it goes on), "refused" or "silent"."""
+        if not self.refuse_p or rng.random() >= self.refuse_p or self.spares(one, other):
+            return ""
+        self.happened("connect_refused")
+        return rng.choice(("refused", "silent"))

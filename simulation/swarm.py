@@ -1,0 +1,111 @@
+"""What a run is made of: a cluster's size and pace, its clients, and which faults are on and how strongly.
+
+Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one fault hides another run shows.
+Everything is drawn from the seed; a config drawn before and printed replays the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field, fields
+
+from raftlog.errors import ConfigError
+from simulation.fault_list import FAULTS
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmConfig:
+    """One run. Printed and parsed as one line of JSON."""
+
+    voters: int = 3
+    observers: int = 0
+    """Controllers that are in no voter set."""
+    brokers: int = 3
+    clients: int = 2
+    direct_clients: int = 0
+    """Clients that write to the controllers themselves, deposed ones included."""
+    writes_per_s: float = 5.0
+    """Of all clients together."""
+    reads_per_s: float = 5.0
+    topics_share: float = 0.1
+    """Of the writes: topics created and deleted."""
+    value_bytes: int = 10
+    """Up to this long, drawn for each write."""
+    shared_keys: int = 3
+    """Keys that all clients write; each has seven of its own besides."""
+    timeout_s: float = 3.0
+    """Of the clients' calls."""
+    safety_s: float = 15.0
+    """How long there are faults."""
+    liveness_s: float = 60.0
+    """Within this everything must have recovered when a majority is healed."""
+    delay_min_ms: float = 0.05
+    delay_mean_ms: float = 0.15
+    """Of a message, on top of the minimum; exponentially distributed."""
+    disk_min_ms: float = 0.1
+    disk_max_ms: float = 2.0
+    """Of a sync."""
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 1000
+    session_timeout_ms: int = 9000
+    """Of brokers."""
+    queue_messages: int = 65536
+    """What may wait unsent on a link before it is closed."""
+    drift: float = 0.0
+    """Each host's clock runs up to this much too fast or too slow."""
+    faults: dict[str, float] = field(default_factory=dict)
+    """By name: see ``fault_list``. Seconds between two on average, or a probability."""
+
+    def to_json(self) -> str:
+        """One line; what is as by default is left out."""
+        default = asdict(SwarmConfig())
+        return json.dumps({name: value for name, value in asdict(self).items() if value != default[name]})
+
+    @classmethod
+    def from_json(cls, text: str) -> SwarmConfig:
+        """Raises ConfigError."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"no JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("a JSON object is wanted")
+        unknown = sorted(set(values) - {one.name for one in fields(cls)})
+        unknown += sorted(set(values.get("faults", {})) - set(FAULTS))
+        if unknown:
+            raise ConfigError(f"unknown: {', '.join(unknown)}")
+        return cls(**values)
+
+
+def draw(seed: int) -> SwarmConfig:
+    """The config of a seed."""
+    rng = random.Random(f"{seed} swarm")
+    voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7))
+    timeout_ms = rng.choice((200, 500, 1000, 1000))
+    slow = rng.choice((1.0, 1.0, 1.0, 10.0))
+    share = rng.choice((0.0, 0.15, 0.3, 0.5))
+    names = [name for name in FAULTS if rng.random() < share]
+    return SwarmConfig(
+        voters=voters,
+        observers=rng.choice((0, 0, 0, 1, 2)),
+        brokers=rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 8)),
+        clients=rng.randint(1, 3),
+        direct_clients=rng.choice((0, 0, 1)),
+        writes_per_s=rng.choice((2.0, 5.0, 10.0)),
+        reads_per_s=rng.choice((0.0, 5.0, 10.0)),
+        topics_share=rng.choice((0.0, 0.1, 0.3)),
+        value_bytes=rng.choice((10, 10, 1000, 20000)),
+        shared_keys=rng.randint(0, 4),
+        timeout_s=rng.choice((0.3, 3.0, 3.0, 10.0)),
+        safety_s=rng.uniform(8.0, 25.0),
+        delay_min_ms=0.05 * slow,
+        delay_mean_ms=0.15 * slow,
+        disk_max_ms=rng.choice((0.5, 2.0, 2.0, 20.0)),
+        election_timeout_ms=timeout_ms,
+        fetch_timeout_ms=timeout_ms,
+        session_timeout_ms=rng.choice((1500, 3000, 9000)),
+        queue_messages=rng.choice((64, 65536)),
+        drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
+        faults={name: FAULTS[name].draw(rng) for name in names},
+    )

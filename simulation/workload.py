@@ -1,0 +1,260 @@
+"""The clients of a simulated cluster: writes and reads of every kind, each told to the checkers as an operation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import CheckFailedError, Operation
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+CLIENT_METRICS = 16
+CONFIG_KEY = "match"
+OWN_KEYS = 7
+BURST_WRITES = 50
+LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE)
+
+
+def config_write(key: str, value: str) -> pb.IncrementalAlterConfigsRequest:
+    """Set one key."""
+    config = pb.AlterableConfig(name=CONFIG_KEY, value=value)
+    resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=key, configs=[config])
+    return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def config_in(image: Any, key: str) -> str | None:
+    """What an image says of a key."""
+    found: str | None = image.configs.get((CLIENT_METRICS, key), {}).get(CONFIG_KEY)
+    return found
+
+
+class Workload:
+    """All clients of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tasks: list[asyncio.Task[None]] = []
+        self._operations = 0
+        self._rng = world.rng("clients")
+        self._burst_client: Client | None = None
+
+    def hosts(self) -> list[str]:
+        """Names of the clients' hosts."""
+        config = self._world.config
+        return [f"client{number}" for number in range(config.clients + config.direct_clients)] + ["last", "burst"]
+
+    def begin(self) -> None:
+        """Let all clients begin."""
+        config = self._world.config
+        for number in range(config.clients + config.direct_clients):
+            direct = number >= config.clients or not self._world.members
+            client = Client(self, self._world, f"client{number}", direct=direct)
+            self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
+
+    def stop(self) -> None:
+        """No more operations; those under way stay pending."""
+        for task in self._tasks:
+            task.cancel()
+
+    def burst(self, rng: random.Random) -> None:
+        """Many writes at once."""
+        if self._burst_client is None:
+            self._burst_client = Client(self, self._world, "burst", direct=not self._world.members)
+        for _ in range(BURST_WRITES):
+            work = self._burst_client.write_config(f"burst-{rng.randrange(5)}")
+            self._tasks.append(self._world.spawn(work, "burst", "burst"))
+        self._world.happened("burst")
+
+    def operation(self, **fields: Any) -> Operation:
+        """A new one, told to the checkers."""
+        self._operations += 1
+        operation = Operation(number=self._operations, invoked_at=self._world.now(), **fields)
+        self._world.watch.tell("client_invoked", operation)
+        return operation
+
+    def returned(self, operation: Operation) -> None:
+        """It has an outcome."""
+        operation.returned_at = self._world.now()
+        name = f"{operation.kind} {operation.outcome}"
+        counts = self._world.outcome.operations
+        counts[name] = counts.get(name, 0) + 1
+        shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
+        self._world.note(
+            operation.client,
+            f"{operation.kind} {operation.key}={str(shown)[:24]} {operation.outcome} {operation.error}"
+            f" at {operation.offset} reached {operation.reached}",
+        )
+        self._world.watch.tell("client_returned", operation)
+
+    async def last_write(self, within_s: float) -> int:
+        """Write after the healing, until one write has reached all it can; its offset. Raises CheckFailedError."""
+        world = self._world
+        client = Client(self, world, "last", direct=not world.members, only=list(world.core))
+        deadline = world.now() + within_s
+        while world.now() < deadline:
+            operation = await client.write_config("last", acks=LEVELS[-1] if world.members else LEVELS[0])
+            if operation.outcome == "ok" and operation.reached == operation.acks:
+                return operation.offset
+            await asyncio.sleep(0.2)
+        raise CheckFailedError(f"within {within_s:g} s it did not happen: a write is served")
+
+
+class Client:
+    """One client: one operation after the other, but for bursts. ``direct``: it writes to controllers, and does not read."""
+
+    def __init__(
+        self, workload: Workload, world: World, name: str, *, direct: bool, only: list[str] | None = None
+    ) -> None:
+        self.name = name
+        self._workload, self._world, self._config = workload, world, world.config
+        self._rng = world.rng(name)
+        self._count = 0
+        self._topics: list[str] = [f"{name}-t{i}" for i in range(4)]
+        transport = world.network.transport_for(name)
+        self._brokers: BrokerClient | None = None
+        self._controllers: list[ControllerClient] = []
+        if direct:
+            endpoints = [host.endpoint for host in world.controllers if only is None or host.name in only]
+            self._controllers = [ControllerClient(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
+        else:
+            endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
+            self._brokers = BrokerClient(transport, endpoints, rng=world.rng(f"{name} router"))
+
+    async def live(self) -> None:
+        """Work for ever."""
+        config, rng = self._config, self._rng
+        clients = config.clients + config.direct_clients
+        reads_per_s = config.reads_per_s if self._brokers is not None else 0.0
+        rate = (config.writes_per_s + reads_per_s) / clients
+        while True:
+            await asyncio.sleep(rng.expovariate(rate))
+            await self._one(rng.random() * (config.writes_per_s + reads_per_s) < reads_per_s)
+
+    async def _one(self, read: bool) -> None:
+        rng = self._rng
+        if read and rng.random() < 0.15:
+            await self.read_topics()
+        elif read:
+            await self.read_config(self._key())
+        elif self._world.members and rng.random() < self._config.topics_share:
+            await self.change_topic(rng.choice(self._topics))
+        else:
+            await self.write_config(self._key())
+
+    def _key(self) -> str:
+        shared = self._config.shared_keys
+        if shared and self._rng.random() < 0.5:
+            return f"shared-{self._rng.randrange(shared)}"
+        return f"{self.name}-{self._rng.randrange(OWN_KEYS)}"
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    async def write_config(self, key: str, acks: Any = None) -> Operation:
+        """One write."""
+        self._count += 1
+        value = f"{self.name}.{self._count}."
+        value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
+        acks = self._rng.choice(LEVELS) if acks is None else acks
+        operation = self._workload.operation(client=self.name, kind="write_config", key=key, value=value, acks=acks)
+        await self._carry_out(operation, lambda: self._write(operation, config_write(key, value)))
+        return operation
+
+    async def change_topic(self, name: str) -> None:
+        """Create or delete one."""
+        rng = self._rng
+        body: Any
+        if rng.random() < 0.5:
+            replicas = rng.randint(1, min(3, len(self._world.members)))
+            topic = pb.CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=replicas)
+            body = pb.CreateTopicsRequest(topics=[topic])
+        else:
+            body = pb.DeleteTopicsRequest(names=[name])
+        create = isinstance(body, pb.CreateTopicsRequest)
+        kind = "create_topic" if create else "delete_topic"
+        acks = rng.choice(LEVELS)
+        operation = self._workload.operation(client=self.name, kind=kind, key=name, acks=acks)
+
+        async def work() -> None:
+            response = await self._write(operation, body)
+            result = (response.create_topics if create else response.delete_topics).topics[0]
+            if result.HasField("error"):
+                raise error_from_wire(result.error)
+
+        await self._carry_out(operation, work)
+
+    async def read_config(self, key: str) -> None:
+        """One read."""
+        body = broker_pb2.DescribeConfigsRequest(
+            resources=[
+                broker_pb2.DescribeConfigsResource(
+                    resource_type=CLIENT_METRICS, resource_name=key, configuration_keys=[CONFIG_KEY]
+                )
+            ]
+        )
+
+        def found(response: Any) -> str | None:
+            result = response.describe_configs.results[0]
+            configs = [config for config in result.configs if not config.is_default]
+            return configs[0].value if configs else None
+
+        await self._read("read_config", key, body, found)
+
+    async def read_topics(self) -> None:
+        """All names."""
+
+        def found(response: Any) -> tuple[str, ...]:
+            return tuple(sorted(topic.name for topic in response.metadata.topics))
+
+        await self._read("read_topics", "", broker_pb2.MetadataRequest(), found)
+
+    async def _read(self, kind: Any, key: str, body: Any, found: Callable[[Any], Any]) -> None:
+        client = self._brokers
+        assert client is not None
+        if self._rng.random() < 0.3:
+            client.forget()
+        mode = self._rng.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
+        at_least = client.token.offset if client.token is not None else -1
+        operation = self._workload.operation(client=self.name, kind=kind, key=key, mode=mode, at_least=at_least)
+
+        async def work() -> None:
+            response = await client.read(body, mode=mode, timeout_s=self._config.timeout_s)
+            operation.offset, operation.generation = response.token.offset, response.token.generation
+            operation.found = found(response)
+            operation.response = response
+
+        await self._carry_out(operation, work)
+
+    async def _write(self, operation: Operation, body: Any) -> Any:
+        timeout_s = self._config.timeout_s
+        acks: Any = operation.acks
+        if self._brokers is not None:
+            response = await self._brokers.write(body, acks=acks, timeout_s=timeout_s)
+        else:
+            client = self._rng.choice(self._controllers)
+            response = await client.call(body, acks=acks, timeout_s=timeout_s)
+        operation.offset, operation.reached = response.write.token.offset, response.write.reached
+        operation.generation = response.write.token.generation
+        operation.response = response
+        return response
+
+    async def _carry_out(self, operation: Operation, work: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            await work()
+        except ApiError as error:
+            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+            if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+                raise CheckFailedError(f"{self.name} was answered {error}") from error
+        else:
+            operation.outcome = "ok"
+        self._workload.returned(operation)

@@ -1,0 +1,439 @@
+"""A whole cluster's life from a seed and a config: two phases, checks all the way, faults counted, and a transcript.
+
+*Safety*: all the faults of the config, and every promise checked at each step. *Liveness*: a majority is healed, what is broken
+outside of it stays broken for ever (the dead stay dead, cut links stay cut), and within a bound there must be a leader, everyone in the
+healed part caught up, LAO at the end, and writes served.
+
+Everything above time, network and disk is the shipped code. The same seed and config give the same transcript, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.service import ControllerService
+from controller.settings import ControllerSettings
+from raftlog.errors import FatalError
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.transport.api import TransportLimits
+from simulation import faults_links, faults_nodes
+from simulation.checks.api import Checker, CheckFailedError
+from simulation.fault_list import FAULTS
+from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
+from simulation.loop import host_context, run
+from simulation.network import NetworkParams, SimNetwork
+from simulation.network_faults import LinkFaults
+from simulation.promises import standard_checkers
+from simulation.swarm import SwarmConfig, draw
+from simulation.watching import Watch
+from simulation.workload import Workload
+
+SAMPLE_S = 0.05
+TRANSCRIPT_LINES = 400
+RESTART_S = 1.0
+"""A process that ended by itself is started again after this long."""
+OBSERVER_IDS = 101
+
+
+class StoppedHereError(Exception):
+    """The run was to end here: ``--until``."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run was like."""
+
+    seed: int
+    config: SwarmConfig
+    transcript: deque[str] = field(default_factory=lambda: deque(maxlen=TRANSCRIPT_LINES))
+    """The last lines."""
+    digest: str = ""
+    """SHA-256 of the whole transcript."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """How often each fault really happened."""
+    operations: dict[str, int] = field(default_factory=dict)
+    """By kind and outcome."""
+    state_hash: str = ""
+    virtual_s: float = 0.0
+    failure: BaseException | None = None
+
+
+class World:
+    """The hosts and what is known about them. Make it on a running VirtualLoop."""
+
+    def __init__(self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome) -> None:
+        self.seed, self.config, self.outcome = seed, config, outcome
+        self.loop = asyncio.get_running_loop()
+        # One generator a purpose: a change in one does not reshuffle the others.
+        params = NetworkParams(
+            config.delay_min_ms, config.delay_mean_ms, TransportLimits(max_queued_messages=config.queue_messages)
+        )
+        self.network = SimNetwork(self.rng("network"), params)
+        self.failed: asyncio.Future[None] = self.loop.create_future()
+        self.watch = Watch(checkers, self._failure)
+        self._digest = hashlib.sha256()
+        self._seen: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.lasting = False
+        """The liveness phase: what is broken stays broken, what is healed is not touched."""
+        self.core: dict[str, None] = {}
+        """Names of the hosts that are healed in the liveness phase; before it, of none."""
+        self._make_hosts()
+        self.workload = Workload(self)
+        self.watch.begin(self)
+
+    def rng(self, purpose: str) -> random.Random:
+        """A generator of its own for a purpose."""
+        return random.Random(f"{self.seed} {purpose}")
+
+    # --- hosts --------------------------------------------------------------------------------------------------------
+
+    def _make_hosts(self) -> None:
+        config = self.config
+        voters = tuple(Voter(i, f"c{i}:9093") for i in range(1, config.voters + 1))
+        self.voter_ids = [voter.node_id for voter in voters]
+        self.endpoints = tuple(voter.endpoint for voter in voters)
+        settings = ControllerSettings(broker_session_timeout_ms=config.session_timeout_ms)
+        observers = range(OBSERVER_IDS, OBSERVER_IDS + config.observers)
+        self.controllers = [
+            ControllerHost(
+                self.network,
+                QuorumConfig(
+                    CLUSTER_ID, node_id, f"dir-{node_id}", voters,
+                    election_timeout_ms=config.election_timeout_ms, election_jitter_max_ms=config.election_timeout_ms // 5,
+                    fetch_timeout_ms=config.fetch_timeout_ms, fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
+                    request_timeout_ms=config.fetch_timeout_ms,
+                ),
+                settings, self.rng(f"c{node_id}"), self.note, self.watch, failed=self._controller_stopped,
+                disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
+            )
+            for node_id in (*self.voter_ids, *observers)
+        ]  # fmt: skip
+        for host in self.controllers:
+            host.on_death = self._died_writing
+        self.members = [self.make_broker(i) for i in range(1, config.brokers + 1)]
+        self.brokers: list[BrokerHost] = list(self.members)
+        """The members, and whoever else poses as one."""
+        if config.drift:
+            rng = self.rng("drift")
+            for each in self.hosts():
+                self.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-config.drift, config.drift))
+                self.happened("drift")
+
+    def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
+        """A broker's host; ``name``: another one than its id says."""
+        settings = broker_settings(
+            broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
+        )
+        return BrokerHost(self.network, settings, self.rng(name or f"b{broker_id}"), self.watch)
+
+    def hosts(self) -> list[ControllerHost | BrokerHost]:
+        """All that belong to the cluster."""
+        return [*self.controllers, *self.members]
+
+    def voters(self) -> list[ControllerHost]:
+        """Hosts of the present voters."""
+        return [host for host in self.controllers if host.id in self.voter_ids]
+
+    def active(self) -> ControllerService | None:
+        """The newest active controller that is up."""
+        found = [host.service for host in self.controllers if host.service is not None and host.service.active]
+        return max(found, key=lambda service: service.controller_epoch, default=None)
+
+    def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
+        """A node has stopped itself. Only a disk that was made to fail is a reason."""
+        if not faults_nodes.excused(host, error):
+            self._failure(CheckFailedError(f"{host.name} stopped without a reason: {error}"))
+            return
+        self._died(host)
+
+    def _died_writing(self, host: ControllerHost) -> None:
+        self.happened("kill_mid_write")
+        self._died(host)
+
+    def _died(self, host: ControllerHost) -> None:
+        """Somebody starts it again, unless it is to stay dead."""
+        if self.may_mend(host.name):
+            self.loop.call_later(RESTART_S, self._restart, host, host.incarnation)
+
+    def _restart(self, host: ControllerHost, incarnation: int) -> None:
+        if host.service is None and host.incarnation == incarnation and self.may_mend(host.name):
+            self.note(host.name, "started again")
+            host.start()
+
+    # --- what others tell -----------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.network.loop.true_time()
+
+    def note(self, who: str, what: str) -> None:
+        """A line of the transcript."""
+        line = f"{self.now():.6f} {who} {what}"
+        self._digest.update(line.encode() + b"\n")
+        self.outcome.transcript.append(line)
+
+    def note_change(self, who: str, what: str) -> None:
+        """A line, if it says something new about ``who``."""
+        if self._seen.get(who) != what:
+            self._seen[who] = what
+            self.note(who, what)
+
+    def may_mend(self, *names: str) -> bool:
+        """Whether what is broken between or at these hosts may be mended: in the liveness phase only inside the healed part."""
+        return not self.lasting or all(name in self.core for name in names)
+
+    def happened(self, fault: str, times: int = 1) -> None:
+        """A fault has had an effect."""
+        self.outcome.faults[fault] = self.outcome.faults.get(fault, 0) + times
+
+    def _failure(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, host: str = "") -> asyncio.Task[None]:
+        """A task of the world, or of a client's host; when it fails, the run does."""
+        task = self.loop.create_task(work, name=name, context=host_context(host))
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure(error)
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    async def _sampling(self) -> None:
+        while True:
+            self._sample()
+            await asyncio.sleep(SAMPLE_S)
+
+    def _sample(self) -> None:
+        if self.network.handler_failures:
+            raise CheckFailedError(f"a handler raised: {self.network.handler_failures[0]!r}")
+        for host in self.controllers:
+            service, core = host.service, host.core
+            if service is None or core is None:
+                self.note_change(host.name, "down")
+                continue
+            self.note_change(
+                host.name,
+                f"{core.role} epoch={core.epoch} leader={core.leader_id} end={core.log_end_offset}"
+                f" hw={core.high_watermark} image={service.image.offset} lao={service.lowest_acknowledged_offset}",
+            )
+        for broker in self.brokers:
+            self._sample_broker(broker)
+        self.watch.tell("sample")
+
+    def _sample_broker(self, broker: BrokerHost) -> None:
+        if broker.service is None:
+            self.note_change(broker.name, "down")
+            return
+        if broker.fatal is not None:
+            raise CheckFailedError(f"{broker.name} met a fatal error: {broker.fatal}")
+        if (ended := broker.exit) is not None:
+            self.note(broker.name, f"ended: {ended.reason}")
+            broker.kill(ended.reason)
+            if broker in self.members:
+                self.loop.call_later(RESTART_S, self._restart_broker, broker)
+            return
+        view = broker.service._view
+        registered = view.registration
+        fenced = registered.fenced if registered is not None else None
+        self.note_change(
+            broker.name, f"epoch={view.controller_epoch} applied={view.applied} told={view.told} fenced={fenced}"
+        )
+
+    def _restart_broker(self, broker: BrokerHost) -> None:
+        if broker.service is None:
+            broker.start()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """From birth, through the faults, to rest. Raises CheckFailedError, or what any part raised."""
+        work = self.loop.create_task(self._live(), name="life")
+        await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if self.failed.done():
+            work.cancel()
+            self.failed.result()
+        work.result()
+
+    async def _live(self) -> None:
+        for host in self.hosts():
+            host.start()
+        self.spawn(self._sampling(), "sampling")
+        await self.until(self._is_up, self.config.liveness_s, "the cluster comes up")
+        self.workload.begin()
+        self._begin_faults()
+        await asyncio.sleep(self.config.safety_s)
+        await self._heal()
+        await self._recover()
+        self.watch.tell("end")
+        image = self.active_image()
+        self.outcome.state_hash = f"{image.state_hash:032x}"
+        self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
+
+    def active_image(self) -> Any:
+        """The committed image of the active controller. Raises CheckFailedError if there is none."""
+        service = self.active()
+        if service is None:
+            raise CheckFailedError("there is no active controller")
+        return service.image
+
+    async def until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
+        """Wait for something that must happen. Raises CheckFailedError if it does not."""
+        deadline = self.now() + within_s
+        while not condition():
+            if self.now() > deadline:
+                raise CheckFailedError(f"within {within_s:g} s it did not happen: {what}")
+            await asyncio.sleep(SAMPLE_S)
+
+    def _is_up(self) -> bool:
+        service = self.active()
+        return service is not None and all(
+            host.id in service.image.brokers and not service.image.brokers[host.id].fenced for host in self.members
+        )
+
+    def _begin_faults(self) -> None:
+        chosen = self.config.faults
+        self.network.faults = LinkFaults(
+            self.happened,
+            break_p=chosen.get("link_broken", 0.0),
+            duplicate_p=chosen.get("request_repeated", 0.0),
+            stall_p=chosen.get("message_late", 0.0),
+            stall_mean_s=self.config.fetch_timeout_ms / 1000 * 2,
+            refuse_p=chosen.get("connect_refused", 0.0),
+            spares=lambda one, other: self.lasting and one in self.core and other in self.core,
+        )
+        for name, strength in sorted(chosen.items()):
+            if FAULTS[name].kind == "every" and (self.members or not FAULTS[name].needs_brokers):
+                self.spawn(self._fault(name, strength), f"fault {name}")
+
+    async def _fault(self, name: str, mean_s: float) -> None:
+        """One kind of fault, again and again."""
+        rng = self.rng(f"fault {name}")
+        fault = faults_nodes.RUN.get(name) or faults_links.RUN[name]
+        while not self.lasting:
+            await asyncio.sleep(rng.expovariate(1 / mean_s))
+            if not self.lasting:
+                await fault(self, rng)
+
+    # --- the liveness phase -------------------------------------------------------------------------------------------
+
+    async def _heal(self) -> None:
+        """Heal a majority of the voters, some brokers and the clients; what is outside stays as it is."""
+        rng = self.rng("heal")
+        self.lasting = True
+        voters = self.voters()
+        majority = len(voters) // 2 + 1
+        chosen = sorted(rng.sample(voters, rng.randint(majority, len(voters))), key=lambda host: host.id)
+        count = rng.randint(1, len(self.members)) if self.members else 0
+        brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
+        for twin in self.brokers[len(self.members) :]:
+            twin.kill()
+        self.core = {host.name: None for host in (*chosen, *brokers)}
+        self.core.update((name, None) for name in self.workload.hosts())
+        self.note("world", f"heals {' '.join(self.core)}; the rest stays as it is")
+        for source, target in self.network.cut_pairs():
+            if source in self.core and target in self.core:
+                self.network.unblock(source, target)
+        for host in (*chosen, *brokers):
+            self.network.resume(host.name)
+            if isinstance(host, ControllerHost):
+                host.doom(-1)
+                faults_nodes.mend_disk(self, host)
+            if host.service is None:
+                host.start()
+        for host in self.controllers:
+            if host.name not in self.core:
+                host.doom(-1)
+        self.workload.stop()
+        self.watch.tell("healed")
+
+    def _core_controllers(self) -> list[ControllerHost]:
+        return [host for host in self.voters() if host.name in self.core]
+
+    def _core_brokers(self) -> list[BrokerHost]:
+        return [host for host in self.members if host.name in self.core]
+
+    async def _recover(self) -> None:
+        """A leader, everyone caught up with it, LAO at the end, writes served: each within the bound."""
+        bound = self.config.liveness_s
+        await self.until(lambda: self.active() is not None, bound, "a majority elects a leader")
+        await self.until(self._core_joined, bound, "the brokers of the healed part are unfenced")
+        marks: list[int] = []
+
+        async def write() -> None:
+            marks.append(await self.workload.last_write(bound))
+
+        await asyncio.wait_for(write(), bound * 2)
+        await self.until(lambda: self._core_at(marks[0]), bound, f"everyone is caught up with offset {marks[0]}")
+
+    def _core_joined(self) -> bool:
+        service = self.active()
+        if service is None:
+            return False
+        brokers = service.image.brokers
+        return all(host.id in brokers and not brokers[host.id].fenced for host in self._core_brokers())
+
+    def _core_at(self, offset: int) -> bool:
+        service = self.active()
+        if service is None or service.image.offset < offset:
+            return False
+        if self._core_brokers() and service.lowest_acknowledged_offset < offset:
+            return False
+        images = [
+            host.service.image if host.service else None for host in (*self._core_controllers(), *self._core_brokers())
+        ]
+        return all(image is not None and image.offset >= offset for image in images)
+
+    def core_images(self) -> Iterator[tuple[str, Any]]:
+        """(host, image) of the healed part."""
+        for host in (*self._core_controllers(), *self._core_brokers()):
+            if host.service is not None:
+                yield host.name, host.service.image
+
+    def finish(self) -> None:
+        """Put down what there is to say."""
+        self.outcome.virtual_s = self.now()
+        self.outcome.digest = self._digest.hexdigest()
+
+
+def run_swarm(
+    seed: int, config: SwarmConfig | None = None, checkers: Sequence[Checker] | None = None, *, until_s: float = 0.0
+) -> Outcome:
+    """One run. ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
+
+    ``until_s``: stop there, at this virtual time.
+    """
+    config = config if config is not None else draw(seed)
+    outcome = Outcome(seed, config)
+    worlds: list[World] = []
+
+    async def main() -> None:
+        world = World(seed, config, standard_checkers() if checkers is None else checkers, outcome)
+        worlds.append(world)
+        try:
+            if until_s:
+                async with asyncio.timeout(until_s):
+                    await world.live()
+            else:
+                await world.live()
+        finally:
+            world.finish()
+
+    try:
+        run(main())
+    except Exception as error:
+        outcome.failure = error
+        if worlds and worlds[0].watch.failure is not None:
+            outcome.failure = worlds[0].watch.failure
+    return outcome
