@@ -113,7 +113,7 @@ async def resign(world: World, rng: random.Random) -> None:
     if service is not None:
         world.note(f"c{service.quorum.node_id}", "resigns")
         world.happened("resign")
-        service.resign("asked to")
+        service.replica.resign("asked to")
 
 
 async def kill_broker(world: World, rng: random.Random) -> None:

@@ -44,7 +44,7 @@ class Workload:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
         self._operations = 0
         self._rng = world.rng("clients")
         self._burst_client: Client | None = None
@@ -100,10 +100,14 @@ class Workload:
     async def last_write(self, within_s: float) -> int:
         """Write after the healing, until one write has reached all it can; its offset. Raises CheckFailedError."""
         world = self._world
-        client = Client(self, world, "last", direct=not world.members, only=list(world.core))
         deadline = world.now() + within_s
+        attempt = 0
         while world.now() < deadline:
-            operation = await client.write_config("last", acks=LEVELS[-1] if world.members else LEVELS[0])
+            attempt += 1
+            brokers = [host.name for host in world.core_brokers()]
+            client = Client(self, world, f"last.{attempt}", direct=not brokers, only=brokers or None, host="last")
+            operation = await client.write_config("last", acks=LEVELS[-1] if brokers else LEVELS[0])
+            client.close()
             if operation.outcome == "ok" and operation.reached == operation.acks:
                 return operation.offset
             await asyncio.sleep(0.2)
@@ -114,14 +118,23 @@ class Client:
     """One client: one operation after the other, but for bursts. ``direct``: it writes to controllers, and does not read."""
 
     def __init__(
-        self, workload: Workload, world: World, name: str, *, direct: bool, only: list[str] | None = None
+        self,
+        workload: Workload,
+        world: World,
+        name: str,
+        *,
+        direct: bool,
+        only: list[str] | None = None,
+        host: str = "",
     ) -> None:
         self.name = name
         self._workload, self._world, self._config = workload, world, world.config
         self._rng = world.rng(name)
         self._count = 0
+        self._sessions = 0
+        """What a client has seen before it forgot its token counts no more: for the checkers it is another client."""
         self._topics: list[str] = [f"{name}-t{i}" for i in range(4)]
-        transport = world.network.transport_for(name)
+        transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []
         if direct:
@@ -130,6 +143,12 @@ class Client:
         else:
             endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
             self._brokers = BrokerClient(transport, endpoints, rng=world.rng(f"{name} router"))
+
+    def close(self) -> None:
+        """End all links."""
+        for client in (*self._controllers, self._brokers):
+            if client is not None:
+                client.close()
 
     async def live(self) -> None:
         """Work for ever."""
@@ -158,6 +177,10 @@ class Client:
             return f"shared-{self._rng.randrange(shared)}"
         return f"{self.name}-{self._rng.randrange(OWN_KEYS)}"
 
+    @property
+    def _session(self) -> str:
+        return f"{self.name}.{self._sessions}" if self._sessions else self.name
+
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def write_config(self, key: str, acks: Any = None) -> Operation:
@@ -166,7 +189,7 @@ class Client:
         value = f"{self.name}.{self._count}."
         value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
         acks = self._rng.choice(LEVELS) if acks is None else acks
-        operation = self._workload.operation(client=self.name, kind="write_config", key=key, value=value, acks=acks)
+        operation = self._workload.operation(client=self._session, kind="write_config", key=key, value=value, acks=acks)
         await self._carry_out(operation, lambda: self._write(operation, config_write(key, value)))
         return operation
 
@@ -183,7 +206,7 @@ class Client:
         create = isinstance(body, pb.CreateTopicsRequest)
         kind = "create_topic" if create else "delete_topic"
         acks = rng.choice(LEVELS)
-        operation = self._workload.operation(client=self.name, kind=kind, key=name, acks=acks)
+        operation = self._workload.operation(client=self._session, kind=kind, key=name, acks=acks)
 
         async def work() -> None:
             response = await self._write(operation, body)
@@ -223,9 +246,10 @@ class Client:
         assert client is not None
         if self._rng.random() < 0.3:
             client.forget()
+            self._sessions += 1
         mode = self._rng.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
         at_least = client.token.offset if client.token is not None else -1
-        operation = self._workload.operation(client=self.name, kind=kind, key=key, mode=mode, at_least=at_least)
+        operation = self._workload.operation(client=self._session, kind=kind, key=key, mode=mode, at_least=at_least)
 
         async def work() -> None:
             response = await client.read(body, mode=mode, timeout_s=self._config.timeout_s)

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +24,12 @@ from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
 from simulation import faults_links, faults_nodes
 from simulation.checks.api import Checker, CheckFailedError
+from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
 from simulation.loop import host_context, run
 from simulation.network import NetworkParams, SimNetwork
 from simulation.network_faults import LinkFaults
-from simulation.promises import standard_checkers
 from simulation.swarm import SwarmConfig, draw
 from simulation.watching import Watch
 from simulation.workload import Workload
@@ -79,7 +79,7 @@ class World:
         self.watch = Watch(checkers, self._failure)
         self._digest = hashlib.sha256()
         self._seen: dict[str, str] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
         self.lasting = False
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
         self.core: dict[str, None] = {}
@@ -197,14 +197,14 @@ class World:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str, host: str = "") -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, host: str = "") -> asyncio.Task[Any]:
         """A task of the world, or of a client's host; when it fails, the run does."""
         task = self.loop.create_task(work, name=name, context=host_context(host))
         task.add_done_callback(self._ended)
         self._tasks.append(task)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure(error)
 
@@ -339,13 +339,14 @@ class World:
         brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
         for twin in self.brokers[len(self.members) :]:
             twin.kill()
-        self.core = {host.name: None for host in (*chosen, *brokers)}
+        self.core = dict.fromkeys([host.name for host in chosen] + [host.name for host in brokers])
         self.core.update((name, None) for name in self.workload.hosts())
         self.note("world", f"heals {' '.join(self.core)}; the rest stays as it is")
+        healed: list[ControllerHost | BrokerHost] = [*chosen, *brokers]
         for source, target in self.network.cut_pairs():
             if source in self.core and target in self.core:
                 self.network.unblock(source, target)
-        for host in (*chosen, *brokers):
+        for host in healed:
             self.network.resume(host.name)
             if isinstance(host, ControllerHost):
                 host.doom(-1)
@@ -359,10 +360,17 @@ class World:
         self.watch.tell("healed")
 
     def _core_controllers(self) -> list[ControllerHost]:
-        return [host for host in self.voters() if host.name in self.core]
+        return [host for host in self.voters() if host.name in self.core and self._reaches_leader(host.name)]
 
-    def _core_brokers(self) -> list[BrokerHost]:
-        return [host for host in self.members if host.name in self.core]
+    def core_brokers(self) -> list[BrokerHost]:
+        """Healed brokers that reach the active controller."""
+        return [host for host in self.members if host.name in self.core and self._reaches_leader(host.name)]
+
+    def _reaches_leader(self, name: str) -> bool:
+        """A leader may live outside the healed part. As long as a majority follows it, who cannot reach it has to wait."""
+        service = self.active()
+        leader = f"c{service.quorum.node_id}" if service is not None else name
+        return not (self.network.is_blocked(name, leader) or self.network.is_blocked(leader, name))
 
     async def _recover(self) -> None:
         """A leader, everyone caught up with it, LAO at the end, writes served: each within the bound."""
@@ -382,24 +390,16 @@ class World:
         if service is None:
             return False
         brokers = service.image.brokers
-        return all(host.id in brokers and not brokers[host.id].fenced for host in self._core_brokers())
+        return all(host.id in brokers and not brokers[host.id].fenced for host in self.core_brokers())
 
     def _core_at(self, offset: int) -> bool:
         service = self.active()
         if service is None or service.image.offset < offset:
             return False
-        if self._core_brokers() and service.lowest_acknowledged_offset < offset:
+        if self.core_brokers() and service.lowest_acknowledged_offset < offset:
             return False
-        images = [
-            host.service.image if host.service else None for host in (*self._core_controllers(), *self._core_brokers())
-        ]
-        return all(image is not None and image.offset >= offset for image in images)
-
-    def core_images(self) -> Iterator[tuple[str, Any]]:
-        """(host, image) of the healed part."""
-        for host in (*self._core_controllers(), *self._core_brokers()):
-            if host.service is not None:
-                yield host.name, host.service.image
+        everyone: list[ControllerHost | BrokerHost] = [*self._core_controllers(), *self.core_brokers()]
+        return all(host.service is not None and host.service.image.offset >= offset for host in everyone)
 
     def finish(self) -> None:
         """Put down what there is to say."""
@@ -419,7 +419,7 @@ def run_swarm(
     worlds: list[World] = []
 
     async def main() -> None:
-        world = World(seed, config, standard_checkers() if checkers is None else checkers, outcome)
+        world = World(seed, config, all_checkers() if checkers is None else checkers, outcome)
         worlds.append(world)
         try:
             if until_s:
