@@ -14,6 +14,7 @@ from typing import Any
 from controller.settings import ControllerSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
+from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -74,7 +75,9 @@ class Cluster:
         settings = ControllerSettings(broker_session_timeout_ms=3_000)
         self.controllers = [
             ControllerHost(
-                self.network, QuorumConfig(CLUSTER_ID, v.node_id, f"dir-{v.node_id}", voters), settings,
+                self.network, QuorumConfig(
+                    CLUSTER_ID, v.node_id, f"dir-{v.node_id}", voters, max_metadata_version=versions.LATEST_METADATA_VERSION
+                ), settings,
                 random.Random(hosts.getrandbits(64)), self.note, self.taps,
             )
             for v in voters

@@ -20,6 +20,7 @@ from typing import Any
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
+from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
 from simulation import faults_links, faults_nodes
@@ -109,6 +110,7 @@ class World:
                     election_timeout_ms=config.election_timeout_ms, election_jitter_max_ms=config.election_timeout_ms // 5,
                     fetch_timeout_ms=config.fetch_timeout_ms, fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
                     request_timeout_ms=config.fetch_timeout_ms,
+                    max_metadata_version=versions.LATEST_METADATA_VERSION,
                 ),
                 settings, self.rng(f"c{node_id}"), self.note, self.watch, failed=self._controller_stopped,
                 disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
