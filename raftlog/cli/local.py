@@ -170,8 +170,12 @@ class LocalCluster:
         running = self._daemons.pid(name)
         if running is not None:
             return running
-        command = [sys.executable, "-m", "raftlog.cli", node.role, "run", "-c", str(self.config_path(name))]
+        command = [*self.program(name), node.role, "run", "-c", str(self.config_path(name))]
         return self._daemons.start(name, command, _environment())
+
+    def program(self, name: str) -> list[str]:
+        """The command that is ``raftlog`` for a node: this very build."""
+        return [sys.executable, "-m", "raftlog.cli"]
 
     def start_controllers(self) -> None:
         """Start all controllers."""

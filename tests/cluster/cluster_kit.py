@@ -116,8 +116,9 @@ async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClien
 class Load:
     """Writers that go on until told to stop, and what was acknowledged to them."""
 
-    def __init__(self, client: ControllerClient, *, prefix: str, writers: int = 16) -> None:
+    def __init__(self, client: ControllerClient, *, prefix: str, writers: int = 16, pause_s: float = 0.0) -> None:
         self._client = client
+        self._pause_s = pause_s
         self._stopping = False
         self._last = time.monotonic()
         self.acknowledged: dict[str, int] = {}
@@ -140,6 +141,8 @@ class Load:
             self.longest_gap_s = max(self.longest_gap_s, now - self._last)
             self._last, self.epoch = now, max(self.epoch, response.controller_epoch)
             self.acknowledged[key] = response.write.token.offset
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
 
     async def more(self, count: int) -> None:
         """Wait until so many more have been acknowledged."""

@@ -1,0 +1,173 @@
+"""One cluster of two builds: every node is upgraded, rolled back and upgraded again under writes; then the feature is raised.
+
+Run it against a real other build, for instance the release before::
+
+    git worktree add ../before <commit> && (cd ../before && scripts/setup)
+    .venv/bin/python tests/cluster/mixed_builds.py ../before/.venv/bin/raftlog
+
+It prints what it has seen, and ends with an error if a promise is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, setting, until
+
+from raftlog.cli.local import LocalCluster
+
+PINNED = [sys.executable, str(Path(__file__).with_name("pinned_build.py"))]
+"""The stand-in for another build."""
+WRITES = 60
+"""How many writes must go through after each step."""
+Say = Callable[[str], None]
+
+
+class MixedCluster(LocalCluster):
+    """Nodes of two builds. ``other``: the command that is ``raftlog`` in the other one."""
+
+    def __init__(self, directory: Path, other: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(directory, **kwargs)
+        self.other = list(other)
+        self.of_other: set[str] = set()
+        """The nodes that are of the other build when they are started next."""
+
+    def program(self, name: str) -> list[str]:
+        """This build or the other one."""
+        return self.other if name in self.of_other else super().program(name)
+
+    def generate(self) -> None:
+        """All nodes of the other build, formatted by it."""
+        super().generate()
+        for node in self.nodes:
+            self.of_other.add(node.name)
+            shutil.rmtree(self.data_path(node.name))
+            command = [*self.other, "storage", "format", "-c", str(self.config_path(node.name))]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    def change(self, name: str, *, to_other: bool) -> None:
+        """Stop a node in order and start it as the one build or the other."""
+        assert self.stop([name], 20) == [], f"{name} had to be killed"
+        (self.of_other.add if to_other else self.of_other.discard)(name)
+        self.start(name)
+
+
+def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
+    """Of metadata.version, by node that knows how to say it: the finalized level, and the highest that it knows."""
+    ran = raftlog("features", "describe", "--json", "--bootstrap-controller", cluster.bootstrap_controllers)
+    assert ran.code == 0, ran.err
+    rows = [row for row in ran.json["features"] if row["feature"] == "metadata.version"]
+    return {row["node_id"]: (row["finalized_level"], row["max_supported_version"]) for row in rows}
+
+
+def upgrade(cluster: LocalCluster) -> Any:
+    """Ask for metadata.version 2."""
+    return raftlog("features", "upgrade", "metadata.version=2", "--bootstrap-controller", cluster.bootstrap_controllers)
+
+
+async def _step(cluster: MixedCluster, load: Load, name: str, *, to_other: bool, say: Say) -> None:
+    load.longest_gap_s = 0.0
+    await asyncio.to_thread(cluster.change, name, to_other=to_other)
+    await asyncio.to_thread(cluster.wait_ready, [name], 60)
+    await load.more(WRITES)
+    leader = await asyncio.to_thread(cluster.leader)
+    say(
+        f"{name} is now of {'the other' if to_other else 'this'} build, leader {leader.name if leader else '?'}, "
+        f"{len(load.acknowledged)} writes acknowledged, longest gap {load.longest_gap_s * 1000:.0f} ms"
+    )
+
+
+async def _every_node(cluster: MixedCluster, load: Load, *, to_other: bool, say: Say) -> None:
+    for node in cluster.controllers:
+        await _step(cluster, load, node.name, to_other=to_other, say=say)
+
+
+async def _life(cluster: MixedCluster, say: Say) -> None:
+    names = [node.name for node in cluster.controllers]
+    broker = cluster.brokers[0].name
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="mixed", writers=4, pause_s=0.01)
+        await load.more(WRITES)
+        await _every_node(cluster, load, to_other=False, say=say)
+        known = await asyncio.to_thread(levels, cluster)
+        assert set(known.values()) == {(1, 2)}, known
+        refused = await asyncio.to_thread(upgrade, cluster)
+        assert refused.code != 0
+        assert "broker 4 knows metadata.version from 1 to 1, not 2" in refused.err, refused.err
+        say(f"the broker is of the other build: {refused.err.strip()}")
+
+        await _every_node(cluster, load, to_other=True, say=say)
+        say("all nodes were rolled back")
+        await _every_node(cluster, load, to_other=False, say=say)
+        await asyncio.to_thread(cluster.change, broker, to_other=False)
+        await asyncio.to_thread(cluster.wait_ready, [broker], 60)
+
+        await _step(cluster, load, names[0], to_other=True, say=say)
+        leader = await asyncio.to_thread(cluster.wait_leader)
+        assert leader.name != names[0], "a node that has just come back does not lead"
+        refused = await asyncio.to_thread(upgrade, cluster)
+        assert refused.code != 0
+        assert "voter 1 knows metadata.version up to 1, not 2" in refused.err, refused.err
+        say(f"one voter is of the other build: {refused.err.strip()}")
+        await _step(cluster, load, names[0], to_other=False, say=say)
+
+        raised = await asyncio.to_thread(upgrade, cluster)
+        assert raised.code == 0, raised.err
+        say(raised.out.strip().replace("\n", "; "))
+        await load.more(WRITES)
+        session = client.session("mixed")
+        assert (await session.write(setting("once", "once"), timeout_s=30)).write.token.offset > 0
+        await session.close()
+        await _refused(cluster, names[2], say)
+        await load.more(WRITES)
+        await load.stop()
+        acknowledged = dict(load.acknowledged)
+    image = await committed_image(cluster)
+    assert lost(acknowledged, image) == []
+    assert image.features["metadata.version"] == 2
+    say(
+        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is 2, the voter set is {image.voters}"
+    )
+
+
+async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
+    """A node of the other build does not start on what this one has written since; of this build it does."""
+    log = cluster.log_path(name)
+    size = log.stat().st_size
+    await asyncio.to_thread(cluster.change, name, to_other=True)
+    await asyncio.to_thread(until, lambda: cluster.pid(name) is None, f"{name} of the other build stops")
+    with log.open("rb") as file:
+        file.seek(size)
+        said = file.read().decode()
+    reasons = [line for line in said.splitlines() if "this build" in line]
+    assert reasons, said
+    assert "Traceback" not in said, said
+    say(f"{name} of the other build stops: {reasons[-1].strip()}")
+    cluster.of_other.discard(name)
+    cluster.start(name)
+    await asyncio.to_thread(cluster.wait_ready, [name], 60)
+
+
+def live(directory: Path, other: Sequence[str], say: Say) -> None:
+    """The whole life of a cluster that is upgraded. Raises AssertionError."""
+    cluster = MixedCluster(directory, other, controllers=3, brokers=1)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        cluster.wait_leader(60)
+        cluster.start_brokers()
+        cluster.wait_ready([cluster.brokers[0].name], 60)
+        asyncio.run(_life(cluster, say))
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+if __name__ == "__main__":
+    live(Path(tempfile.mkdtemp()) / "cluster", sys.argv[1:] or PINNED, print)
