@@ -42,10 +42,6 @@ RESTART_S = 1.0
 OBSERVER_IDS = 101
 
 
-class StoppedHereError(Exception):
-    """The run was to end here: ``--until``."""
-
-
 @dataclass(slots=True)
 class Outcome:
     """What a run was like."""
@@ -434,6 +430,8 @@ def run_swarm(
 
     try:
         run(main())
+    except TimeoutError as error:
+        outcome.failure = None if until_s else error
     except Exception as error:
         outcome.failure = error
         if worlds and worlds[0].watch.failure is not None:

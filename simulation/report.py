@@ -1,0 +1,42 @@
+"""What is said of a run, for people and for programs."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from simulation.swarm import SwarmConfig
+from simulation.world import Outcome
+
+
+def command(seed: int, config: SwarmConfig | None = None) -> str:
+    """The one command that replays exactly this run."""
+    line = f"raftlog simulate --seed {seed}"
+    return line if config is None else f"{line} --config {shlex.quote(config.to_json())}"
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """Everything but the transcript."""
+    failure = outcome.failure
+    return {
+        "seed": outcome.seed,
+        "config": outcome.config.to_json(),
+        "failure": "" if failure is None else f"{type(failure).__name__}: {failure}",
+        "virtual_s": round(outcome.virtual_s, 3),
+        "faults": dict(sorted(outcome.faults.items())),
+        "operations": dict(sorted(outcome.operations.items())),
+        "state_hash": outcome.state_hash,
+        "digest": outcome.digest,
+    }
+
+
+def failure_report(outcome: Outcome, *, lines: int = 60) -> str:
+    """Why a run failed, its last steps, and how to have it again."""
+    config = outcome.config
+    shown = "\n".join(f"  {line[:240]}" for line in list(outcome.transcript)[-lines:])
+    return (
+        f"seed {outcome.seed} failed at {outcome.virtual_s:.6f} s: {type(outcome.failure).__name__}: {outcome.failure}\n"
+        f"config: {config.to_json()}\n"
+        f"the last steps:\n{shown}\n"
+        f"again: {command(outcome.seed, config)}"
+    )

@@ -1,0 +1,119 @@
+"""Fresh seeds for so many minutes, on all cores; failures are kept, shrunk, and a summary says what was seen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from simulation.cli import silence
+from simulation.fault_list import FAULTS
+from simulation.report import as_dict, command, failure_report
+from simulation.shrink import shrink
+from simulation.world import run_swarm
+
+SEEDS_PER_TASK = 5
+
+
+def run_seeds(seeds: list[int], shrink_s: float) -> list[dict[str, Any]]:
+    """Each seed's outcome; a failure with its report. Runs in a process of its own."""
+    silence()
+    outcomes = []
+    for seed in seeds:
+        outcome = run_swarm(seed)
+        said = as_dict(outcome)
+        if outcome.failure is not None:
+            if shrink_s:
+                again = run_swarm(seed, shrink(seed, outcome.config, outcome.failure, within_s=shrink_s))
+                outcome = again if again.failure is not None else outcome
+            said["report"] = failure_report(outcome)
+            said["shrunk"] = outcome.config.to_json()
+        outcomes.append(said)
+    return outcomes
+
+
+def run_pool(seeds: Iterator[int], *, processes: int, until: float, shrink_s: float) -> Iterator[dict[str, Any]]:
+    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic)."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+        running: set[Future[list[dict[str, Any]]]] = set()
+        more = True
+        while more or running:
+            while more and len(running) < processes * 2:
+                some = [seed for seed, _ in zip(seeds, range(SEEDS_PER_TASK), strict=False)]
+                more = bool(some) and time.monotonic() < until
+                if more:
+                    running.add(pool.submit(run_seeds, some, shrink_s))
+            done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
+            for future in done:
+                yield from future.result()
+
+
+def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False) -> dict[str, Any]:
+    """Count; keep the failures in a directory; print as it goes."""
+    faults: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
+    failed: list[dict[str, Any]] = []
+    virtual_s, count, begun = 0.0, 0, time.monotonic()
+    for outcome in outcomes:
+        count += 1
+        virtual_s += outcome["virtual_s"]
+        faults.update(outcome["faults"])
+        operations.update(outcome["operations"])
+        if outcome["failure"]:
+            failed.append(outcome)
+            if failures is not None:
+                failures.mkdir(parents=True, exist_ok=True)
+                (failures / f"seed-{outcome['seed']}.txt").write_text(outcome["report"] + "\n")
+            if not quiet:
+                print(
+                    f"FAILED seed {outcome['seed']}: {outcome['failure'][:200]}\n  {command(outcome['seed'])}",
+                    flush=True,
+                )
+        elif not quiet and count % 50 == 0:
+            print(f"{count} seeds, {virtual_s / 3600:.2f} h simulated, {len(failed)} failed", flush=True)
+    return {
+        "seeds": count,
+        "simulated_hours": round(virtual_s / 3600, 3),
+        "real_s": round(time.monotonic() - begun, 1),
+        "faults": dict(sorted(faults.items())),
+        "never_happened": sorted(set(FAULTS) - set(faults)),
+        "operations": dict(sorted(operations.items())),
+        "failed": [{key: one[key] for key in ("seed", "failure", "shrunk")} for one in failed],
+    }
+
+
+def main() -> int:
+    """The command line of scripts/soak."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument(
+        "--first-seed", type=int, default=None, help="default: the time, so that no two soaks are the same"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
+    parser.add_argument("--shrink-s", type=float, default=60.0)
+    options = parser.parse_args()
+    first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
+    print(f"seeds from {first} on, {options.processes} processes, {options.minutes:g} min", flush=True)
+    outcomes = run_pool(
+        iter(range(first, first + 10**9)),
+        processes=options.processes,
+        until=time.monotonic() + options.minutes * 60,
+        shrink_s=options.shrink_s,
+    )
+    summary = summary_of(outcomes, options.failures)
+    print(json.dumps(summary, indent=1))
+    return 1 if summary["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
