@@ -81,6 +81,12 @@ class Visibility(Checker):
             self._sent.append(_Sent(message, host.name, unfenced))
 
     @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind in READ_KINDS and operation.at_least < 0:
+            # It has forgotten what it had seen, and begins anew.
+            self._clients.pop(operation.client, None)
+
+    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.outcome != "ok" or operation.offset < 0:
             return
@@ -134,7 +140,6 @@ class Visibility(Checker):
             raise CheckFailedError(
                 f"{_name(operation)} asked for {operation.at_least} at least, got {operation.offset}"
             )
-        # Without a token no monotonicity is promised: another broker may have been told less.
         if operation.at_least >= 0 and operation.offset < client.at(operation.invoked_at):
             raise CheckFailedError(
                 f"{_name(operation)} shows {operation.offset}, its client has seen {client.at(operation.invoked_at)}"
