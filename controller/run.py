@@ -77,7 +77,7 @@ async def run_controller(config: NodeConfig) -> int:
         service = ControllerService(
             replace(
                 settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
-                metadata_log_free_space_reserve_bytes=_reserve_bytes(config, store),
+                metadata_log_free_space_reserve_bytes=_reserve_bytes(config),
             ),
             config.quorum_config(store.identity.directory_id, bootstrap.voters),
             store,
@@ -118,11 +118,9 @@ async def run_controller(config: NodeConfig) -> int:
     return 0
 
 
-def _reserve_bytes(config: NodeConfig, store: object) -> int:
+def _reserve_bytes(config: NodeConfig) -> int:
     """What is to stay free of the disk."""
     assert config.controller is not None
-    if not hasattr(store, "free_bytes"):
-        return 0
     disk_bytes = shutil.disk_usage(config.directory).total
     return effective_reserve_bytes(config.controller.metadata_log_free_space_reserve_bytes, disk_bytes)
 

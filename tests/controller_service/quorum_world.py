@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 
 class Node:
-    def __init__(self, world: QuorumWorld, node_id: int, *, voters: tuple[Voter, ...] = (), auto_join: bool = False) -> None:
+    def __init__(
+        self, world: QuorumWorld, node_id: int, *, voters: tuple[Voter, ...] = (), auto_join: bool = False
+    ) -> None:
         self.world, self.id, self.auto_join = world, node_id, auto_join
         self.disks = 0
         self.port = 9093

@@ -47,7 +47,6 @@ def test_a_static_set_becomes_a_logged_one() -> None:
     run(main())
 
 
-@pytest.mark.skip("the store does not find the voter sets of its log again yet")
 def test_a_quorum_grows_from_one_by_hand() -> None:
     async def main() -> None:
         world = QuorumWorld()
@@ -67,7 +66,6 @@ def test_a_quorum_grows_from_one_by_hand() -> None:
     run(main())
 
 
-@pytest.mark.skip("the store does not find the voter sets of its log again yet")
 def test_nodes_join_by_themselves() -> None:
     async def main() -> None:
         world = QuorumWorld(auto_join=True)
@@ -135,7 +133,6 @@ async def _write_on(world: QuorumWorld) -> None:
         await world.write(f"on-{number}")
 
 
-@pytest.mark.skip("the store does not find the voter sets of its log again yet")
 def test_a_voter_that_moves_says_so() -> None:
     async def main() -> None:
         world = QuorumWorld(voters=3)
