@@ -105,13 +105,13 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
 
         await _every_node(cluster, load, to_other=True, say=say)
         say("all nodes were rolled back")
-        await _every_node(cluster, load, to_other=False, say=say)
         await asyncio.to_thread(cluster.change, broker, to_other=False)
         await asyncio.to_thread(cluster.wait_ready, [broker], 60)
-
-        await _step(cluster, load, names[0], to_other=True, say=say)
-        leader = await asyncio.to_thread(cluster.wait_leader)
-        assert leader.name != names[0], "a node that has just come back does not lead"
+        for name in names[1:]:
+            await _step(cluster, load, name, to_other=False, say=say)
+        if (await asyncio.to_thread(cluster.wait_leader)).name == names[0]:
+            # Only a controller of this build can say who stands against it.
+            await _step(cluster, load, names[0], to_other=True, say=say)
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
         assert "voter 1 knows metadata.version up to 1, not 2" in refused.err, refused.err
