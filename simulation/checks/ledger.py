@@ -91,12 +91,19 @@ class Ledger(Checker):
             raise CheckFailedError(f"I9: the log of {host.name} begins at {start}, which is not committed")
         log = NodeLog(host.name, self.matching, start, *below)
         for base_offset, chunk in host.disk.live.scan(start):
-            log.append(base_offset, chunk)
+            log.append(*self._from(start, base_offset, chunk))
         if log.end != core.log_end_offset:
             raise CheckFailedError(f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}")
         quorum = service.quorum
         node = Node(host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start))
         self.nodes[host.name] = node
+
+    def _from(self, start: int, base_offset: int, chunk: bytes) -> tuple[int, bytes]:
+        """Without what lies below the log start: the chunk that reaches over it is kept whole."""
+        if base_offset >= start:
+            return base_offset, chunk
+        first = next((h for h in self.matching.headers(chunk) if h.base_offset >= start), None)
+        return (start, b"") if first is None else (first.base_offset, chunk[first.position :])
 
     @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
