@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import DataDirectory, DirectoryLog, open_log
+from raftlog.cli.log_sources import DataDirectory, DirectoryLog, begins_late, open_log
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
 from raftlog.cli.output import print_json, print_line
 
@@ -55,6 +55,7 @@ def export_(
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
+        late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
         with _progress(source) as progress:
             summary = export(source, target, progress)
@@ -70,6 +71,8 @@ def export_(
         )
         if verify:
             print_line("verified: every checksum, hash and offset")
+    if late and summary.history_begin:
+        typer.echo(f"{late}; so does this export", err=True)
     if left_out:
         typer.echo(
             f"left out: {left_out} records at the end of which this log alone does not prove that they are committed"

@@ -76,14 +76,15 @@ def show(
 
 
 def fold(source: LogSource, at: int | None) -> Image:
-    """The image at an offset, or at the last committed one. Raises ConfigError if the log does not reach it."""
+    """The image at an offset, or at the last committed one, folded from the log's beginning or from a snapshot.
+
+    Raises ConfigError if the log does not reach it, or begins behind it.
+    """
     last = source.high_watermark - 1 if at is None else at
     if last >= source.end_offset:
         raise ConfigError(f"--at {last}: the log ends before offset {source.end_offset}")
-    if source.start_offset > 0:
-        raise ConfigError(f"the log begins at offset {source.start_offset}: what was before is not in it")
-    builder = ImageBuilder(Image())
-    for chunk in chunks(source, last + 1):
+    builder = ImageBuilder(source.image_up_to(last))
+    for chunk in chunks(source, last + 1, begin=builder.offset + 1):
         builder.apply_chunk(chunk, until=last + 1)
     return builder.snapshot()
 

@@ -9,7 +9,7 @@ import typer
 
 from raftlog import batch
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, chunks, open_log
+from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, begins_late, chunks, open_log
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Timeout
 from raftlog.cli.output import print_json_line
 from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
@@ -56,6 +56,8 @@ def dump(
     wanted = {name.upper() for name in types or []}
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         end = source.end_offset if until is None else min(until, source.end_offset)
+        if first < source.start_offset:
+            typer.echo(begins_late(source), err=True)
         for line in _records(source, first, end):
             if wanted and line["type"] not in wanted:
                 continue

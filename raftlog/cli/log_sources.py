@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -12,7 +12,9 @@ import typer
 
 from raftlog import batch
 from raftlog.errors import ConfigError
+from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
+from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 
@@ -55,6 +57,12 @@ class LogSource(Protocol):
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches from the one that begins at ``offset``: at least one, then as many as fit."""
 
+    def image_up_to(self, last: int) -> Image:
+        """An image at or below offset ``last`` from which the log goes on: the empty one, or that of a snapshot.
+
+        Raises ConfigError if the log begins above 0 and there is none; CorruptLogError, ApiError.
+        """
+
 
 @contextmanager
 def open_log(
@@ -75,17 +83,37 @@ def open_log(
             yield running
 
 
-def chunks(source: LogSource, until: int) -> Iterator[bytes]:
-    """All chunks from the log's start until one reaches ``until`` (exclusive); the last may go beyond.
+def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
+    """All chunks until one reaches ``until`` (exclusive); the last may go beyond.
 
-    From the start, because only there a batch is known to begin.
+    From ``begin``, where a batch must begin, or from the log's start, where one is known to.
     """
-    offset = source.start_offset
+    offset = source.start_offset if begin is None else begin
     while offset < min(until, source.end_offset):
         chunk = source.read(offset, READ_BYTES)
         yield chunk
         *_, last = batch.headers(chunk, verify=False)
         offset = last.end_offset
+
+
+def begins_late(source: LogSource) -> str:
+    """What to tell people about a log that does not begin at 0; empty if it does."""
+    start = source.start_offset
+    return f"history begins at offset {start}: what was before was dropped after a snapshot" if start else ""
+
+
+def _not_before(last: int, first: int) -> ConfigError:
+    return ConfigError(f"offset {last}: the oldest state that is still there is the one at offset {first}")
+
+
+def _loaded(read: Callable[[int], bytes]) -> Image:
+    """The image of a snapshot whose bytes from a position on ``read`` gives."""
+    loader = SnapshotLoader()
+    position = 0
+    while data := read(position):
+        loader.feed(data)
+        position += len(data)
+    return loader.finish()
 
 
 class DirectoryLog:
@@ -120,8 +148,19 @@ class DirectoryLog:
         until = proven if proven is not None and offset < proven else self.end_offset
         return self._log.read(offset, until, max_bytes)
 
+    def image_up_to(self, last: int) -> Image:
+        """See LogSource."""
+        if not self.start_offset:
+            return Image()
+        ends = [one for one in self._log.snapshots if one.end_offset >= self.start_offset]
+        fitting = [one for one in ends if one.end_offset - 1 <= last]
+        if not fitting:
+            raise _not_before(last, min(one.end_offset for one in ends) - 1)
+        return _loaded(lambda position: self._log.read_snapshot(fitting[-1], position, READ_BYTES))
+
     def _find_high_watermark(self) -> int:
-        proven, single = self.start_offset, False
+        # What a snapshot holds is committed.
+        proven, single = max([self.start_offset, *(one.end_offset for one in self._log.snapshots)]), False
         for chunk in chunks(self, self.end_offset):
             for header in batch.headers(chunk, verify=False):
                 for data in batch.records(chunk, header):
@@ -129,6 +168,8 @@ class DirectoryLog:
                         proven = max(proven, parse(data).high_watermark)
                     elif data.type == RecordType.LEADER_CHANGE:
                         single = len(parse(data).voters) == 1
+                    elif data.type == RecordType.VOTERS:
+                        single = single and len(parse(data).voters) == 1
         return self.end_offset if single else proven
 
 
@@ -162,6 +203,12 @@ class ExportLog:
             self._next = header.end_offset
         return chunk
 
+    def image_up_to(self, last: int) -> Image:
+        """See LogSource; an export holds no snapshots."""
+        if self.start_offset:
+            raise ConfigError(f"this export begins at offset {self.start_offset}: the state before that is not in it")
+        return Image()
+
     def _all_from(self, offset: int) -> Iterator[bytes]:
         for segment in self._segments:
             if segment.last_offset >= offset:
@@ -185,10 +232,21 @@ class RunningLog:
         self.generation = info.generation
         self.start_offset = info.log_start_offset
         self.high_watermark = self.end_offset = info.high_watermark
+        self._snapshot_id = info.snapshot_id
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""
         return self._runner.run(self._reader.read(offset, max_bytes, max_wait_ms=1000))
+
+    def image_up_to(self, last: int) -> Image:
+        """See LogSource: that of the newest snapshot, the only one that is told of."""
+        if self._snapshot_id is None:
+            return Image()
+        if self._snapshot_id.end_offset - 1 > last:
+            raise _not_before(last, self._snapshot_id.end_offset - 1)
+        loader = SnapshotLoader()
+        self._runner.run(self._reader.snapshot(self._snapshot_id, loader.feed))
+        return loader.finish()
 
     def close(self) -> None:
         """End the connection and the loop."""

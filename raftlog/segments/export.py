@@ -72,7 +72,8 @@ def export(source: ChunkSource, directory: Path | str, progress: Progress | None
         first = writer.next_offset
         if source.start_offset > first:
             raise ExportGapError(
-                f"a gap: the export in {directory} ends before offset {first}, and the log begins at offset {source.start_offset}"
+                f"a gap: the export in {directory} ends before offset {first}, and the log begins at offset {source.start_offset}:"
+                " it was dropped before that, after a snapshot. Begin another export in an empty directory"
             )
         while writer.next_offset < high_watermark:
             offset = writer.next_offset

@@ -4,10 +4,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from raftlog import batch
-from raftlog.cli.log_sources import DirectoryLog
+from raftlog.cli.image import fold
+from raftlog.cli.log_sources import DirectoryLog, ExportLog, begins_late
+from raftlog.errors import ConfigError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
+from raftlog.storage.api import SnapshotId
 from raftlog.storage.chunks import read_span
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -28,8 +36,28 @@ class FakeReader:
             for i, m in enumerate(messages)
         )
         self.start_offset, self.end_offset = 0, len(messages)
+        self.snapshots: tuple[SnapshotId, ...] = ()
+        self.content: dict[SnapshotId, bytes] = {}
+
+    def image(self, last: int) -> Image:
+        builder = ImageBuilder(Image())
+        builder.apply_chunk(self.chunk, until=last + 1)
+        return builder.snapshot()
+
+    def begin_late(self, start_offset: int, *ends: int) -> None:
+        """As after retention: the log begins late, and snapshots hold what was before."""
+        self.start_offset = start_offset
+        for end in ends:
+            image = self.image(end - 1)
+            snapshot_id = SnapshotId(end, image.epoch)
+            self.snapshots += (snapshot_id,)
+            self.content[snapshot_id] = b"".join(pieces(image, header_of(image, cluster_id="c", generation=0)))
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        return self.content[snapshot_id][position : position + 10]
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        assert self.start_offset <= offset
         return read_span([(0, self.chunk)], offset, until, max_bytes)
 
 
@@ -43,3 +71,54 @@ def test_all_of_it_is_exported_on_the_operators_word(tmp_path: Path) -> None:
     source = DirectoryLog(FakeReader())
     source.assume_committed()
     assert export(source, tmp_path).end_offset == 4
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_an_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -> None:
+    reader = FakeReader()
+    expected = reader.image(last)
+    reader.begin_late(1, 1, 2, 3)
+    found = fold(DirectoryLog(reader), last)
+    assert (found.offset, found.state_hash) == (last, expected.state_hash)
+    assert expected.state_hash != reader.image(last - 1).state_hash
+
+
+def test_a_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
+    reader = FakeReader()
+    reader.begin_late(2, 3)
+    with pytest.raises(ConfigError, match="offset 1: the oldest state that is still there is the one at offset 2"):
+        fold(DirectoryLog(reader), 1)
+
+
+def test_what_a_snapshot_holds_is_committed(tmp_path: Path) -> None:
+    reader = FakeReader()
+    reader.begin_late(2, 2, 3)
+    source = DirectoryLog(reader)
+    assert source.high_watermark == 3
+    summary = export(source, tmp_path)
+    assert (summary.history_begin, summary.end_offset) == (2, 3)
+    assert begins_late(source) == "history begins at offset 2: what was before was dropped after a snapshot"
+    assert begins_late(DirectoryLog(FakeReader())) == ""
+
+
+def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
+    reader = FakeReader()
+    messages: list[Any] = [
+        pb.LeaderChangeRecord(leader_id=1, voters=[1]),
+        pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1), pb.VoterEntry(voter_id=2)]),
+    ]
+    reader.chunk = b"".join(
+        batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=True) for i, m in enumerate(messages)
+    )
+    reader.end_offset = 1
+    assert DirectoryLog(reader).high_watermark == 1
+    reader.end_offset = 2
+    assert DirectoryLog(reader).high_watermark == 0
+
+
+def test_an_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
+    reader = FakeReader()
+    reader.begin_late(2, 3)
+    export(DirectoryLog(reader), tmp_path)
+    with pytest.raises(ConfigError, match="begins at offset 2"):
+        fold(ExportLog(tmp_path), None)

@@ -11,8 +11,9 @@ import pytest
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import BelowLogStartError, LogReader
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -163,3 +164,25 @@ async def test_nobody_leads_in_time():
         await log.info()
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert not caught.value.outcome_unknown
+
+
+def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapshot() -> None:
+    def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
+        response = pb.MetadataFetchResponse(cluster_id="C", generation=3, high_watermark=9, log_start_offset=5)
+        if request.fetch_offset < 5:
+            response.snapshot_id.end_offset, response.snapshot_id.epoch = 7, 2
+        else:
+            response.records = chunk(request.fetch_offset, 1)
+        return response
+
+    async def main() -> None:
+        reader = LogReader(FakeTransport(a=answer), ["a"], rng=random.Random(1))
+        info = await reader.info()
+        assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
+        with pytest.raises(BelowLogStartError, match="the log begins at offset 5: 4 lies before that") as failure:
+            await reader.read(4)
+        assert (failure.value.code, failure.value.snapshot_id) == (ErrorCode.OFFSET_OUT_OF_RANGE, SnapshotId(7, 2))
+        assert await reader.read(5) == chunk(5, 1)
+        reader.close()
+
+    asyncio.run(main())
