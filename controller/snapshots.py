@@ -186,9 +186,8 @@ class Snapshots:
         start = next_start(
             held, self._replica.log_start_offset, self._replica.used_bytes, self._wall_clock_ms(), self._settings
         )
-        if start is not None:
-            log.info("log start advances", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
-            self._replica.advance_log_start(start)
+        if start is not None and self._replica.advance_log_start(start):
+            log.info("log start advanced", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
 
     def _held(self) -> list[Held]:
         ids = self._replica.snapshots

@@ -86,6 +86,9 @@ class Replica(PeerObserver):
         """From a proposal until the high watermark covers it; on the leader."""
         self._voters = config.voters
         self._peers: dict[int, Peer] = {}
+        self._durable_end_offset = 0
+        self.log_start_offset = 0
+        """The first offset there is."""
         self._snapshots: tuple[SnapshotId, ...] = ()
         self._writer: SnapshotWriter | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -98,8 +101,7 @@ class Replica(PeerObserver):
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
         self._tail = TailCache(recovered.end_offset, TAIL_CACHE_BYTES)
         self.last_timestamp_ms = recovered.last_timestamp_ms
-        self.log_start_offset = recovered.start_offset
-        """The first offset there is."""
+        self.log_start_offset, self._durable_end_offset = recovered.start_offset, recovered.end_offset
         self._snapshots = recovered.snapshots
         self._recovered = True
 
@@ -230,20 +232,24 @@ class Replica(PeerObserver):
 
         writer = self._writer = SnapshotWriter(self._store, header, pieces, finished)
 
-    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of a complete snapshot, and the snapshots before it. Not from inside a listener's call."""
+    def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
+        """Drop the log below the end of a complete snapshot, and the snapshots before it. Not from inside a listener's call.
+
+        False: not now, as this disk is behind; what is dropped must have been durable.
+        """
         assert not self._stepping
+        if snapshot_id.end_offset > self._durable_end_offset:
+            return False
         try:
-            # The leader's own disk may be behind the majority's.
-            self._write()
             self._store.advance_log_start(snapshot_id)
         except FatalError as error:
             self._fail(error)
-            return
+            return False
         self._snapshots = tuple(one for one in self._snapshots if one >= snapshot_id)
         self.log_start_offset = snapshot_id.end_offset
         self._tail.forget_below(snapshot_id.end_offset)
         self._step(ev.LogStartAdvanced(snapshot_id))
+        return True
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
         """Bytes. Raises LookupError."""
@@ -419,6 +425,7 @@ class Replica(PeerObserver):
     def _truncate(self, effect: ev.Truncate) -> None:
         self._write()
         self._store.truncate(effect.end_offset)
+        self._durable_end_offset = min(self._durable_end_offset, effect.end_offset)
         self._tail.reset(effect.end_offset)
 
     def _store_snapshot(self, effect: ev.StoreSnapshot) -> None:
@@ -455,7 +462,8 @@ class Replica(PeerObserver):
         self._tail.reset(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
         self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
-        self._add_snapshot(snapshot_id)
+        # Those before it went with the log.
+        self._snapshots = (snapshot_id,)
         log.info("snapshot installed", snapshot=str(snapshot_id))
         return header
 
@@ -514,6 +522,7 @@ class Replica(PeerObserver):
             self._fail(result)
         else:
             self.sync_latency.observe(self._loop.time() - self._sync_begun)
+            self._durable_end_offset = result
             self._step(ev.Flushed(result))
 
     def _high_watermark_advanced(self, effect: ev.HighWatermarkAdvanced) -> None:

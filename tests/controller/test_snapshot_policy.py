@@ -81,10 +81,11 @@ class FakeReplica:
         self.snapshots = (*self.snapshots, snapshot_id)
         done(snapshot_id, len(self.content[snapshot_id]))
 
-    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+    def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
         self.advanced.append(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
         self.snapshots = tuple(one for one in self.snapshots if one >= snapshot_id)
+        return True
 
     def used_bytes(self) -> int:
         return self.used

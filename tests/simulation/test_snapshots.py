@@ -1,0 +1,303 @@
+"""Snapshots in a living cluster: nodes and brokers that come back below the log start, transfers that break, crashes in the middle."""
+
+import asyncio
+import logging
+import random
+
+import pytest
+import structlog
+from snapshot_world import Broker, Node, World
+
+from raftlog.replica import snapshots as replica_snapshots
+from raftlog.replica.replica import Replica
+from simulation.loop import run
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+async def compacted(world: World) -> None:
+    """The leader's log begins behind what it began with."""
+    leader = await world.active()
+    await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
+
+
+def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() -> None:
+    async def main() -> None:
+        world = World()
+        await world.active()
+        await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
+        await world.converged()
+        for node in world.nodes:
+            replica = node.service.replica
+            assert replica.snapshots
+            assert node.service.snapshots.generated >= 2
+            assert replica.snapshots[0].end_offset == node.log_start
+            assert replica.used_bytes() < 4 * world.settings["metadata_max_retention_bytes"]
+
+    run(main())
+
+
+def test_at_metadata_version_1_nothing_is_taken_and_nothing_dropped() -> None:
+    async def main() -> None:
+        world = World(bootstrap_metadata_version=1)
+        await world.active()
+        await world.write(150)
+        await asyncio.sleep(30)
+        for node in world.nodes:
+            assert (node.service.replica.snapshots, node.log_start) == ((), 0)
+
+    run(main())
+
+
+def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
+    async def main() -> None:
+        world = World()
+        await compacted(world)
+        await world.converged()
+        for node in world.nodes:
+            node.kill()
+        for node in world.nodes:
+            node.start()
+        await world.active()
+        await world.write(3)
+        await world.converged()
+        for node in world.nodes:
+            assert node.service.snapshots.loaded == 1
+            assert node.log_start > 0
+
+    run(main())
+
+
+def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_snapshot() -> None:
+    async def main() -> None:
+        world = World()
+        leader = await world.active()
+        await world.write(5)
+        down = next(node for node in world.nodes if node is not leader)
+        down.kill()
+        end = down.disk.live.bases[-1] if down.disk.live.bases else 0
+        await world.write_until(lambda: leader.log_start > end + 20, "the leader's log start moves beyond it")
+        down.start()
+        await world.until(lambda: down.log_start > 0, what="an installed snapshot")
+        assert down.service.snapshots.loaded == 1
+        await world.write(5)
+        await world.converged()
+        # And it can lead from what it got.
+        for node in world.nodes:
+            if node is not down:
+                node.kill()
+        await asyncio.sleep(0.5)
+        for node in world.nodes:
+            if node is not down:
+                node.start()
+        await world.write(5)
+        await world.converged()
+
+    run(main())
+
+
+def test_a_fresh_disk_begins_with_a_snapshot() -> None:
+    async def main() -> None:
+        world = World()
+        await compacted(world)
+        follower = next(node for node in world.nodes if not node.active)
+        follower.kill()
+        fresh = world.nodes[world.nodes.index(follower)] = Node(world, follower.id)
+        fresh.start()
+        await world.until(lambda: fresh.service.snapshots.loaded == 1, what="an installed snapshot")
+        await world.write(3)
+        await world.converged()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Small pieces: the transfer takes its time.
+    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 2000)
+
+    async def main() -> None:
+        world = World(seed)
+        rng = random.Random(seed)
+        leader = await world.active()
+        down = next(node for node in world.nodes if node is not leader)
+        down.kill()
+        await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
+        parts: list[int] = []
+        honest = Replica._store_snapshot
+
+        def counted(self, effect):
+            parts.append(effect.position)
+            honest(self, effect)
+
+        monkeypatch.setitem(__import__("raftlog.replica.replica", fromlist=["_EFFECTS"])._EFFECTS, _store(), counted)
+        down.start()
+        await world.until(lambda: len(parts) > rng.randint(1, 12), what="parts of a snapshot")
+        assert down.service.snapshots.loaded == 0
+        leader.kill(rng)
+        await asyncio.sleep(rng.uniform(0.1, 2))
+        leader.start()
+        await world.until(lambda: down.service.snapshots.loaded == 1, what="an installed snapshot")
+        await world.write(3)
+        await world.converged()
+
+    run(main())
+
+
+def _store() -> type:
+    from raftlog.quorum import events
+
+    return events.StoreSnapshot
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_crash_in_the_middle_of_fetching_or_installing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 4000)
+
+    async def main() -> None:
+        world = World(seed)
+        rng = random.Random(seed)
+        leader = await world.active()
+        await world.write(5)
+        down = next(node for node in world.nodes if node is not leader)
+        down.kill(rng)
+        await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
+        for _ in range(8):
+            down.start()
+            await asyncio.sleep(rng.uniform(0.005, 0.3))
+            down.kill(rng)
+        down.start()
+        await world.until(lambda: down.log_start > 0, what="an installed snapshot")
+        await world.write(3)
+        await world.converged()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed: int) -> None:
+    async def main() -> None:
+        world = World(
+            seed, metadata_log_max_record_bytes_between_snapshots=5_000, metadata_max_retention_bytes=10_000
+        )
+        rng = random.Random(seed)
+        await world.active()
+        for _ in range(12):
+            await world.write(rng.randint(5, 15))
+            node = rng.choice(world.nodes)
+            await asyncio.sleep(rng.uniform(0, 0.2))
+            node.kill(rng)
+            await asyncio.sleep(rng.choice((0.0, 0.1, 12.0)))
+            node.start()
+        await world.write(3)
+        await world.converged()
+        assert any(node.service.snapshots.generated or node.service.snapshots.loaded for node in world.nodes)
+
+    run(main())
+
+
+def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
+    async def main() -> None:
+        world = World()
+        early = world.broker(11)
+        await compacted(world)
+        late = world.broker(12)
+        await world.until(lambda: not late.service.why_fenced(), what="the late broker is unfenced")
+        await world.write(3)
+        await world.converged()
+        assert (early.service._follower.snapshots_installed, late.service._follower.snapshots_installed) == (0, 1)
+        leader = await world.active()
+        await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
+
+    run(main())
+
+
+def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> None:
+    async def main() -> None:
+        world = World()
+        broker, other = world.broker(11), world.broker(12)
+        leader = await world.active()
+        await world.until(lambda: not broker.service.why_fenced() and not other.service.why_fenced())
+        told: dict[str, int] = {}
+        applied: dict[str, int] = {}
+
+        async def watch() -> None:
+            while True:
+                for one in (broker, other):
+                    about = one.service.describe()
+                    assert about.lowest_acknowledged_offset >= told.get(one.name, -1)
+                    assert about.applied_offset >= applied.get(one.name, -1)
+                    told[one.name], applied[one.name] = about.lowest_acknowledged_offset, about.applied_offset
+                await asyncio.sleep(0.002)
+
+        watching = asyncio.ensure_future(watch())
+        for node in world.nodes:
+            world.network.partition(broker.name, node.name)
+        at = broker.service.image.offset
+        await world.write_until(lambda: all(node.log_start > at + 1 for node in world.nodes), "all log starts move beyond")
+        assert broker.service.image.offset == at
+        world.network.heal_all()
+        await world.until(lambda: not broker.service.why_fenced(), what="it is back")
+        await world.write(3)
+        await world.converged()
+        assert broker.service._follower.snapshots_installed == 1
+        await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
+        await world.until(lambda: broker.service._view.repeatable is not None, what="repeatable reads are back")
+        assert not watching.done(), watching.exception()
+        watching.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_controller_dies_while_a_broker_fetches_its_snapshot(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raftlog.client import snapshot_fetch
+
+    monkeypatch.setattr(snapshot_fetch, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 1000)
+
+    async def main() -> None:
+        world = World(seed)
+        await world.active()
+        await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
+        leader = await world.active()
+        late = world.broker(12)
+        await world.until(lambda: late.service._follower._snapshot is not None, what="the broker fetches a snapshot")
+        await asyncio.sleep(random.Random(seed).uniform(0, 0.02))
+        assert late.service.image.offset == -1
+        leader.kill()
+        await world.until(lambda: not late.service.why_fenced(), what="the broker is unfenced")
+        leader.start()
+        await world.write(3)
+        await world.converged()
+
+    run(main())
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    def life() -> list[tuple[int, int]]:
+        states: list[tuple[int, int]] = []
+
+        async def main() -> None:
+            world = World(3)
+            await compacted(world)
+            world.broker(11)
+            await world.write(5)
+            await world.converged()
+            for node in world.nodes:
+                states.append(node.state)
+                states.extend((one.end_offset, one.epoch) for one in node.service.replica.snapshots)
+                states.append((node.log_start, len(node.service.replica.snapshots)))
+
+        run(main())
+        return states
+
+    assert life() == life()
+
+
+__all__ = ["Broker"]
