@@ -154,9 +154,9 @@ class Snapshots:
 
     def tick(self, now: float, image: Callable[[], Image]) -> None:
         """Take a snapshot if one is due, and let an old one go. ``image``: the committed one; making it may cost something."""
-        if self._writing is None and now >= self._ask_at and self._trigger.due(now, self._settings):
+        due = self._writing is None and now >= self._ask_at and self._trigger.due(now, self._settings)
+        if due and not self.take(now, image()):
             self._ask_at = now + ASK_AGAIN_S
-            self.take(now, image())
         if now >= self._retention_at:
             self._retention_at = now + RETENTION_EVERY_S
             self._keep_retention()
