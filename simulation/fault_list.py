@@ -52,6 +52,12 @@ FAULTS: dict[str, FaultRange] = {
     "request_repeated": FaultRange("probability", 0.01, 0.5),
     "message_late": FaultRange("probability", 0.0005, 0.03),
     "connect_refused": FaultRange("probability", 0.02, 0.3),
+    # Disks.
+    "disk_error": _every(1.0, 6.0),
+    "disk_full": _every(2.0, 8.0),
+    "disk_hang": _every(2.0, 8.0),
+    "disk_slow": _every(2.0, 8.0),
+    "bit_flip": _every(3.0, 12.0),
     # Brokers and clients.
     "kill_broker": _every(1.0, 6.0, needs_brokers=True),
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),

@@ -7,7 +7,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from raftlog.errors import FatalError
 from raftlog.transport.api import Conversation
 from simulation.hosts import BrokerHost, ControllerHost
 
@@ -19,15 +18,6 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 HOUR_MS = 3_600_000
 LOOP_BLOCKED_S = 0.5
 LONG_PAUSE_S = (5.0, 30.0)
-
-
-def excused(host: ControllerHost, error: FatalError) -> bool:
-    """Whether a node had a reason to stop itself: its disk was made to fail."""
-    return False
-
-
-def mend_disk(world: World, host: ControllerHost) -> None:
-    """Make a disk work again that was made to fail."""
 
 
 def start_again(world: World, host: ControllerHost | BrokerHost) -> None:

@@ -54,6 +54,12 @@ class SwarmConfig:
     """What may wait unsent on a link before it is closed."""
     drift: float = 0.0
     """Each host's clock runs up to this much too fast or too slow."""
+    snapshot_bytes: int = 0
+    """A snapshot is taken after so many bytes of records; 0: as by default."""
+    retention_bytes: int = 20000
+    """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
+    release_version: int = 0
+    """The level of metadata.version that the cluster begins with; 0: the latest."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
@@ -107,5 +113,8 @@ def draw(seed: int) -> SwarmConfig:
         session_timeout_ms=rng.choice((1500, 3000, 9000)),
         queue_messages=rng.choice((64, 65536)),
         drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
+        snapshot_bytes=rng.choice((0, 1000, 1000, 5000, 50000)),
+        retention_bytes=rng.choice((1, 5000, 20000, 100000)),
+        release_version=rng.choice((0, 0, 0, 0, 1)),
         faults={name: FAULTS[name].draw(rng) for name in names},
     )

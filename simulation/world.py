@@ -14,7 +14,7 @@ import hashlib
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.service import ControllerService
@@ -23,7 +23,7 @@ from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
-from simulation import faults_links, faults_nodes
+from simulation import faults_disks, faults_links, faults_nodes
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
@@ -81,6 +81,8 @@ class World:
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
         self.core: dict[str, None] = {}
         """Names of the hosts that are healed in the liveness phase; before it, of none."""
+        self.damaged: dict[str, None] = {}
+        """Names of hosts whose copy is not sound any more."""
         self._make_hosts()
         self.workload = Workload(self)
         self.watch.begin(self)
@@ -97,6 +99,14 @@ class World:
         self.voter_ids = [voter.node_id for voter in voters]
         self.endpoints = tuple(voter.endpoint for voter in voters)
         settings = ControllerSettings(broker_session_timeout_ms=config.session_timeout_ms)
+        if config.snapshot_bytes:
+            settings = replace(
+                settings,
+                metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
+                metadata_max_retention_bytes=config.retention_bytes,
+            )
+        if config.release_version:
+            settings = replace(settings, bootstrap_metadata_version=config.release_version)
         observers = range(OBSERVER_IDS, OBSERVER_IDS + config.observers)
         self.controllers = [
             ControllerHost(
@@ -146,7 +156,7 @@ class World:
 
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
         """A node has stopped itself. Only a disk that was made to fail is a reason."""
-        if not faults_nodes.excused(host, error):
+        if not faults_disks.excused(host, error):
             self._failure(CheckFailedError(f"{host.name} stopped without a reason: {error}"))
             return
         self._died(host)
@@ -186,6 +196,10 @@ class World:
     def may_mend(self, *names: str) -> bool:
         """Whether what is broken between or at these hosts may be mended: in the liveness phase only inside the healed part."""
         return not self.lasting or all(name in self.core for name in names)
+
+    def may_damage(self) -> bool:
+        """Whether one more voter's copy may be lost: the others are a majority still."""
+        return len(self.damaged) < (len(self.voter_ids) - 1) // 2
 
     def happened(self, fault: str, times: int = 1) -> None:
         """A fault has had an effect."""
@@ -318,7 +332,7 @@ class World:
     async def _fault(self, name: str, mean_s: float) -> None:
         """One kind of fault, again and again."""
         rng = self.rng(f"fault {name}")
-        fault = faults_nodes.RUN.get(name) or faults_links.RUN[name]
+        fault = {**faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN}[name]
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
             if not self.lasting:
@@ -330,8 +344,8 @@ class World:
         """Heal a majority of the voters, some brokers and the clients; what is outside stays as it is."""
         rng = self.rng("heal")
         self.lasting = True
-        voters = self.voters()
-        majority = len(voters) // 2 + 1
+        majority = len(self.voter_ids) // 2 + 1
+        voters = [host for host in self.voters() if host.name not in self.damaged]
         chosen = sorted(rng.sample(voters, rng.randint(majority, len(voters))), key=lambda host: host.id)
         count = rng.randint(1, len(self.members)) if self.members else 0
         brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
@@ -348,7 +362,7 @@ class World:
             self.network.resume(host.name)
             if isinstance(host, ControllerHost):
                 host.doom(-1)
-                faults_nodes.mend_disk(self, host)
+                faults_disks.mend_disk(self, host)
             if host.service is None:
                 host.start()
         for host in self.controllers:
@@ -401,6 +415,8 @@ class World:
 
     def finish(self) -> None:
         """Put down what there is to say."""
+        for host in self.controllers:
+            faults_disks.collect(host, self.outcome.faults)
         self.outcome.virtual_s = self.now()
         self.outcome.digest = self._digest.hexdigest()
 

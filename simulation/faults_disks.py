@@ -1,0 +1,116 @@
+"""Faults of disks. The disk itself counts what has happened to it; ``collect`` gathers that.
+
+The fault atlas: a copy that is damaged for good (a flipped bit, a lost disk) is one of at most a minority of the voters, and stays in
+the list of the damaged until the node has got a copy anew. So of everything a majority ever had, a sound copy is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, get_args
+
+from raftlog.errors import CorruptLogError, FatalError, StorageError
+from simulation.disk import Operation, Place
+from simulation.hosts import ControllerHost
+from simulation.loop import host_context
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+
+_EXCUSES = ("eio_", "enospc", "bit_flip_")
+_NAMES = {"enospc": "disk_full", "disk_hang": "disk_hang"}
+_PREFIXES = {"eio_": "disk_error", "bit_flip_": "bit_flip"}
+
+
+def excused(host: ControllerHost, error: FatalError) -> bool:
+    """Whether a node had a reason to stop itself: its disk was made to fail."""
+    if not isinstance(error, StorageError | CorruptLogError):
+        return False
+    return any(fault.startswith(_EXCUSES) for fault in host.disk.faults)
+
+
+def collect(host: ControllerHost, into: dict[str, int]) -> None:
+    """Add what has happened to a disk, under its own names and those of ``fault_list``."""
+    for name, count in sorted(host.disk.faults.items()):
+        group = _NAMES.get(name) or next((to for prefix, to in _PREFIXES.items() if name.startswith(prefix)), "")
+        for each in dict.fromkeys((name, group or name)):
+            into[each] = into.get(each, 0) + count
+    host.disk.faults.clear()
+
+
+def mend_disk(world: World, host: ControllerHost) -> None:
+    """Make a disk work again that was full, slow or hanging."""
+    host.disk.capacity_bytes = None
+    host.disk.latency_factor = 1.0
+    if host.disk.hung:
+        # In the host's context: what completes is its own.
+        world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
+
+
+async def disk_error(world: World, rng: random.Random) -> None:
+    """The next operation of a kind fails once (EIO); the node stops, and is started again."""
+    host = rng.choice(world.controllers)
+    host.disk.fail_next(rng.choice(get_args(Operation)))
+
+
+async def disk_full(world: World, rng: random.Random) -> None:
+    """No space left after a few more writes, for a while."""
+    host = rng.choice(world.controllers)
+    host.disk.capacity_bytes = host.disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
+    world.note(host.name, "its disk is nearly full")
+    await asyncio.sleep(rng.uniform(0.5, 8.0))
+    if world.may_mend(host.name):
+        host.disk.capacity_bytes = None
+
+
+async def disk_hang(world: World, rng: random.Random) -> None:
+    """Nothing that was asked of a disk completes for a while; the leader's half the time."""
+    host = rng.choice(world.controllers)
+    service = world.active()
+    if service is not None and rng.random() < 0.5:
+        host = next(each for each in world.controllers if each.service is service)
+    if host.disk.hung:
+        return
+    seconds = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 15.0)))
+    world.note(host.name, f"its disk hangs for {seconds:.3f} s")
+    disk = host.disk
+    disk.hang()
+    await asyncio.sleep(seconds)
+    if world.may_mend(host.name) and disk is host.disk:
+        mend_disk(world, host)
+
+
+async def disk_slow(world: World, rng: random.Random) -> None:
+    """A disk takes ten to a hundred times as long."""
+    host = rng.choice(world.controllers)
+    world.note(host.name, "its disk is slow")
+    world.happened("disk_slow")
+    host.disk.latency_factor = rng.uniform(10.0, 100.0)
+    await asyncio.sleep(rng.uniform(0.5, 8.0))
+    if world.may_mend(host.name):
+        host.disk.latency_factor = 1.0
+
+
+async def bit_flip(world: World, rng: random.Random) -> None:
+    """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or do without that copy."""
+    hosts = [host for host in world.voters() if host.name not in world.damaged]
+    if not world.may_damage() or not hosts:
+        return
+    host = rng.choice(hosts)
+    place: Place = rng.choice(get_args(Place))
+    if host.disk.flip_bit(rng, place):
+        world.note(host.name, f"a bit of its {place} flips")
+        world.damaged[host.name] = None
+        if rng.random() < 0.7:
+            # A log is read whole at the start only.
+            host.kill()
+            await asyncio.sleep(rng.uniform(0.05, 1.0))
+            if host.service is None and world.may_mend(host.name):
+                host.start()
+
+
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (disk_error, disk_full, disk_hang, disk_slow, bit_flip)}
