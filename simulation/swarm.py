@@ -34,6 +34,8 @@ class SwarmConfig:
     """Up to this long, drawn for each write."""
     shared_keys: int = 3
     """Keys that all clients write; each has seven of its own besides."""
+    numbered_share: float = 0.5
+    """Of the writes: exactly once, retried under their numbers; the others are sent once."""
     timeout_s: float = 3.0
     """Of the clients' calls."""
     safety_s: float = 15.0
@@ -117,4 +119,5 @@ def draw(seed: int) -> SwarmConfig:
         retention_bytes=rng.choice((1, 5000, 20000, 100000)),
         release_version=rng.choice((0, 0, 0, 0, 1)),
         faults={name: FAULTS[name].draw(rng) for name in names},
+        numbered_share=rng.choice((0.0, 0.5, 1.0)),
     )

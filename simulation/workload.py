@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
+from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -97,6 +98,11 @@ class Workload:
         )
         self._world.watch.tell("client_returned", operation)
 
+    def found_executed(self) -> None:
+        """A retry of a numbered write was not executed a second time."""
+        counts = self._world.outcome.operations
+        counts["duplicate"] = counts.get("duplicate", 0) + 1
+
     async def last_write(self, within_s: float) -> int:
         """Write after the healing, until one write has reached all it can; its offset. Raises CheckFailedError."""
         world = self._world
@@ -143,12 +149,19 @@ class Client:
         else:
             endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
             self._brokers = BrokerClient(transport, endpoints, rng=world.rng(f"{name} router"))
+        self._numbered = self._brokers.session(name) if self._brokers is not None else self._over_any_controller()
 
     def close(self) -> None:
         """End all links."""
         for client in (*self._controllers, self._brokers):
             if client is not None:
                 client.close()
+
+    def _over_any_controller(self) -> Session:
+        async def attempt(request: pb.ControllerRequest, timeout_s: float) -> pb.ControllerResponse:
+            return await self._rng.choice(self._controllers).send(request, timeout_s)
+
+        return Session(attempt, name=self.name, rng=self._world.rng(f"{self.name} session"), cluster_id="")
 
     async def live(self) -> None:
         """Work for ever."""
@@ -210,6 +223,8 @@ class Client:
 
         async def work() -> None:
             response = await self._write(operation, body)
+            if response.write.duplicate:
+                return  # executed by an earlier attempt, whose answer is lost
             result = (response.create_topics if create else response.delete_topics).topics[0]
             if result.HasField("error"):
                 raise error_from_wire(result.error)
@@ -262,7 +277,11 @@ class Client:
     async def _write(self, operation: Operation, body: Any) -> Any:
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks
-        if self._brokers is not None:
+        if self._rng.random() < self._config.numbered_share:
+            response = await self._numbered.write(body, acks=acks, timeout_s=timeout_s)
+            if response.write.duplicate:
+                self._workload.found_executed()
+        elif self._brokers is not None:
             response = await self._brokers.write(body, acks=acks, timeout_s=timeout_s)
         else:
             client = self._rng.choice(self._controllers)

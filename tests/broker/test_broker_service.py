@@ -53,12 +53,24 @@ def test_a_broker_registers_catches_up_and_serves() -> None:
     on_cluster(test)
 
 
+def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brokers() -> None:
+    async def test(cluster: Cluster) -> None:
+        (one,) = await cluster.active(1)
+        identity = common_pb2.ClientIdentity(principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2)
+        request = controller_pb2.ControllerRequest(client=identity, create_topics=create("t"))
+        await cluster.client(one).write(request)
+        assert cluster.quorum.writes[-1].client == identity
+
+    on_cluster(test)
+
+
 def test_a_write_through_one_broker_is_read_at_another() -> None:
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.active(1, 2)
         writer, reader = cluster.client(one), cluster.client(two)
         response = await writer.write(create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice")
         forwarded = cluster.quorum.writes[-1]
+        assert (forwarded.client.client_id, forwarded.client.sequence) == (0, 0)
         assert (forwarded.client.principal, forwarded.acks) == ("alice", common_pb2.ACKS_ACKNOWLEDGED)
         reader.see(response.write.token)
         read = await reader.read(topics())
