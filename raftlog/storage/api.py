@@ -70,7 +70,10 @@ class RecoveredLog:
     snapshots: tuple[SnapshotId, ...] = ()
     """Complete ones, ascending. If ``start_offset`` is above 0, one ends there or later."""
     voters: tuple[VotersAt, ...] = ()
-    """Voter sets of the newest snapshot and of the log behind it, ascending. Empty: never named, the configured set counts."""
+    """The voter set of the newest snapshot, if there is one (empty if it names none), and those of the log behind it, ascending.
+
+    Empty: never named, the configured set counts.
+    """
 
 
 class LogStore(Protocol):

@@ -40,9 +40,8 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 def known_voters(
     newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[VotersAt, ...]
 ) -> tuple[VotersAt, ...]:
-    """The voter set of the newest snapshot, if it has one, and those of the log behind it."""
+    """The voter set of the newest snapshot, also if it is empty, and those of the log behind it."""
     if newest is None:
         return in_log
     end, voters = newest[0].end_offset, newest[1].voters
-    first = (VotersAt(end, voters),) if voters else ()
-    return first + tuple(one for one in in_log if one.offset >= end)
+    return (VotersAt(end, voters),) + tuple(one for one in in_log if one.offset >= end)

@@ -149,7 +149,8 @@ class Disk:
             if newest.end_offset > len(self.log):
                 self.install(newest)
             assert self.log[: newest.end_offset] == content, "a snapshot beside a log of another past"
-            voters = [VotersAt(newest.end_offset, sets[-1].voters)] if (sets := voters_in(content, 0)) else []
+            sets = voters_in(content, 0)
+            voters = [VotersAt(newest.end_offset, sets[-1].voters if sets else ())]
         behind = newest.end_offset if newest is not None else 0
         return RecoveredLog(
             self.vote,

@@ -10,7 +10,21 @@ QUORUM_TRANSCRIPTS=rewrite writes them anew; read the difference before you beli
     deliver A B | drop A B | repeat A B                 the oldest message from A to B; repeat leaves it where it is
     unsafe                                              from here on promises are broken on purpose
     persist NODE | flush NODE | settle                  disk work, one or everything
-    propose NODE COUNT | round NODE | resign NODE
+    propose NODE COUNT | round NODE | resign NODE [SUCCESSOR]
+    stale NODE                                          a proposal of the epoch before
+    voters NODE NAME..                                  propose a voter set; 2b is node 2 with its second disk
+    replace NODE                                        another disk, empty (the node is down)
+    snapshot NODE [END] | compact NODE                  make one; compact: and drop the log before it
+    freeze NODE [spoilt]                                a fetched snapshot becomes durable, or turns out to be damaged
+    space NODE low|enough
+
+Kraft-rules 1.12, edge by edge: 1 -> 01, 02, 14; 2 -> 11; 3 -> 15; 4 -> 06; 5 -> 12; 6 -> 16; 7 -> 17, 23; 8 -> 07; 9 -> 18;
+10 -> 19; 11 -> 20, 32; 12 -> 09; 13 -> 05, 14; 14 -> 13; 15 -> 21; 16 -> 22; 17 -> 01.
+
+Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led after a restart -> 11; removed leader -> 23;
+two changes -> 24; leader outside the known set -> 25; who alone has its own removal -> 26; hung disk -> 27; transfer -> 28; little
+space -> 29; snapshot gone or damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log
+start -> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
 """
 
 from __future__ import annotations
@@ -23,7 +37,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from quorum_harness import Cluster, SimNode
+from quorum_harness import Cluster, SimNode, span_of
 
 from raftlog.quorum import events
 from raftlog.quorum.events import Effect, LogSpan, PeerConnected, PeerLost, ResignRequested, RoundRequested
@@ -52,10 +66,18 @@ def show_fields(message: Any) -> str:
         shown = value
         if descriptor.name == "preferred_candidates":
             shown = [candidate.candidate_id for candidate in value]
+        elif descriptor.name == "snapshot_id":
+            shown = show_id(value)
+        elif descriptor.name == "bytes":
+            shown = len(value)
         elif descriptor.name == "diverging_epoch":
             shown = f"({value.epoch}, {value.end_offset})"
         parts.append(f"{descriptor.name}={shown}")
     return " ".join(parts)
+
+
+def show_id(snapshot_id: Any) -> str:
+    return f"({snapshot_id.end_offset}, {snapshot_id.epoch})"
 
 
 def show_voters(voters: tuple[Voter, ...]) -> str:
@@ -88,6 +110,14 @@ def show(effect: Effect) -> str:
             return f"{name} to {asker}: {show_fields(response)}{data}"
         case events.Append(span):
             return f"{name} {show_span(span)}"
+        case events.SendFetchSnapshot(peer, _, request):
+            return f"{name} to {peer}: {show_fields(request)}"
+        case events.ReplySnapshot((asker, *_), response, position):
+            return f"{name} to {asker}: {show_fields(response)} + data from {position}"
+        case events.StoreSnapshot(snapshot_id, position, data, last):
+            return f"{name} {show_id(snapshot_id)} from {position} to {position + len(data)}{' last' if last else ''}"
+        case events.LoadSnapshot(snapshot_id) | events.DropSnapshot(snapshot_id):
+            return f"{name} {show_id(snapshot_id)}"
         case events.VotersChanged(offset, voters):
             return f"{name} {offset}: {show_voters(voters)}"
         case events.PeersChanged(peers):
@@ -104,7 +134,8 @@ def state(node: SimNode) -> str:
     leader = "-" if core.leader_id == -1 else str(core.leader_id)
     voted = "-" if core.voted_id == -1 else str(core.voted_id)
     mark = "-" if core.high_watermark == -1 else str(core.high_watermark)
-    log = f"log {core.log_end_offset} flushed {core.flushed_end_offset} hw {mark}"
+    start = f"{core.log_start_offset}-" if core.log_start_offset else ""
+    log = f"log {start}{core.log_end_offset} flushed {core.flushed_end_offset} hw {mark}"
     return f"{core.role}, epoch {core.epoch}, leader {leader}, voted {voted}, {log}"
 
 
@@ -204,8 +235,31 @@ class Player:
     def round(self, node: str) -> None:
         self.cluster[int(node)].step(RoundRequested())
 
-    def resign(self, node: str) -> None:
-        self.cluster[int(node)].step(ResignRequested("asked to"))
+    def resign(self, node: str, successor: str = "-1") -> None:
+        self.cluster[int(node)].step(ResignRequested("asked to", int(successor)))
+
+    def stale(self, node: str) -> None:
+        at = self.cluster[int(node)]
+        epoch = at.up.epoch - 1
+        at.step(events.Proposed(epoch, span_of([(epoch, self.cluster.new_value())], len(at.log))))
+
+    def voters(self, node: str, *names: str) -> None:
+        self.cluster[int(node)].propose_voters(*names)
+
+    def replace(self, node: str) -> None:
+        self.cluster[int(node)].replace_disk()
+
+    def snapshot(self, node: str, end: str = "-1") -> None:
+        self.cluster[int(node)].snapshot(int(end))
+
+    def compact(self, node: str) -> None:
+        self.cluster[int(node)].compact()
+
+    def freeze(self, node: str, how: str = "") -> None:
+        assert self.cluster[int(node)].freeze(sound=how != "spoilt")
+
+    def space(self, node: str, how: str) -> None:
+        self.cluster[int(node)].step(events.SpaceChanged(how == "low"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -1,0 +1,304 @@
+"""Voter sets in the log (KIP-853): when they are in force, who counts, and what a leader may propose."""
+
+from __future__ import annotations
+
+import pytest
+from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, voter, voters_value
+
+from raftlog.quorum.events import (
+    Append,
+    Fatal,
+    LogSpan,
+    PeersChanged,
+    Proposed,
+    RequestReceived,
+    ResignRequested,
+    SpaceChanged,
+    VotersChanged,
+)
+from raftlog.quorum.progress import Progress
+from raftlog.quorum.voter_history import VoterHistory
+from raftlog.quorum.voters import VoterSet
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.voter import Voter, VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def voters(*names: str) -> tuple[Voter, ...]:
+    return tuple(voter(name) for name in names)
+
+
+def logged(voting: int = 3, observing: int = 1, **options: int) -> tuple[Cluster, SimNode]:
+    """A cluster whose first set is in the log and committed, and its leader."""
+    cluster = Cluster(voting, observing, connected=True, **options)
+    leader = cluster.elect()
+    leader.propose_voters(*(str(v.node_id) for v in cluster.voters))
+    cluster.run_until(cluster.calm)
+    return cluster, leader
+
+
+def test_a_set_is_in_force_when_it_is_appended() -> None:
+    cluster, leader = logged()
+    leader.propose_voters("1", "2", "3", "4")
+    assert (leader.up.voters, leader.up.voters_offset) == (voters("1", "2", "3", "4"), 2)
+    assert leader.up.high_watermark == 2, "and not only when it is committed"
+    cluster.run_until(cluster.calm)
+    assert cluster[4].up.role == "follower"
+    assert cluster[4].up.is_voter
+    for node in cluster.alive:
+        assert node.up.voters == voters("1", "2", "3", "4")
+        assert effects_of(node, VotersChanged)[-1] == VotersChanged(2, node.up.voters)
+        assert effects_of(node, PeersChanged)[-1].peers == tuple(v for v in node.up.voters if v.node_id != node.id)
+
+
+def test_a_removed_voter_observes_when_that_is_committed() -> None:
+    cluster, leader = logged(observing=0)
+    gone = next(node for node in cluster.alive if node is not leader)
+    leader.propose_voters(*(str(i) for i in (1, 2, 3) if i != gone.id))
+    cluster.run_until(cluster.calm)
+    assert (gone.up.role, gone.up.is_voter) == ("observer", False)
+    asked = len(list(requests_of(gone, pb.VoteRequest)))
+    cluster.crash(leader.id)
+    cluster.run(5)
+    assert not cluster.leaders(), "of two voters both are needed"
+    assert len(list(requests_of(gone, pb.VoteRequest))) == asked
+
+
+def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() -> None:
+    cluster, leader = logged(observing=0)
+    others = [node for node in cluster.alive if node is not leader]
+    cluster.crash(others[1].id)
+    leader.propose_voters(str(others[0].id), str(others[1].id))
+    cluster.run(0.2)
+    assert leader.up.role == "leader"
+    assert leader.up.high_watermark == 2, "it and the one that is left are no majority of the two others"
+    assert leader.up.describe(cluster.now).voters[0].node_id != leader.id
+    assert leader.up.describe(cluster.now).observers[0].node_id == leader.id
+    cluster.restart(others[1].id)
+    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.leader() is not leader and cluster.calm())
+    assert took < 0.4, "its successors are told"
+    assert leader.up.role == "observer"
+
+
+def test_obstacles() -> None:
+    cluster, leader = logged()
+    assert leader.up.membership_obstacle() == ""
+    assert cluster[4].up.membership_obstacle() == "this node does not lead"
+    cluster.isolate(leader.id)
+    leader.propose_voters("1", "2", "3", "4")
+    assert "at 2 is not committed" in leader.up.membership_obstacle()
+    cluster.run_until(lambda: any(n is not leader for n in cluster.leaders()), 5)
+    cluster.heal()
+    cluster.run_until(cluster.calm)
+    assert leader.up.voters == voters("1", "2", "3"), "truncated: in force no more"
+    assert cluster.leader().up.membership_obstacle() == ""
+
+
+def test_nothing_is_proposed_before_a_record_of_the_epoch_is_committed() -> None:
+    node = Cluster(1, start=False, checked=False)[1]
+    node.cluster.fatal_allowed = True
+    node.start()
+    node.persist()
+    assert node.up.role == "leader"
+    assert "no record of this epoch" in node.up.membership_obstacle()
+    node.propose_voters("1")
+    assert "no record of this epoch" in node.fatal
+    assert not [span for span in effects_of(node, Append) if span.span.voters]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (("1", "4"), "more than one replica"),
+        (("1", "2", "3b"), "more than one replica"),
+        (("1", "2", "4"), "more than one replica"),
+        ((), "names no voters"),
+    ],
+)
+def test_what_a_leader_may_not_propose(names: tuple[str, ...], reason: str) -> None:
+    cluster, leader = logged()
+    cluster.fatal_allowed = True
+    leader.propose([voters_value(*names)])
+    assert reason in leader.fatal
+    assert isinstance(leader.effects[-1], Fatal)
+    assert leader.up.step(Proposed(1, span_of([(1, 9)], 2)), cluster.now) == [], "it has stopped"
+
+
+def test_two_records_in_one_chunk_are_refused() -> None:
+    cluster, leader = logged()
+    cluster.fatal_allowed = True
+    leader.propose([voters_value("1", "2"), voters_value("1", "2", "3")])
+    assert "one change at a time" in leader.fatal
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (Voter(1, "moved:9", "dir1"), voter("2"), voter("3")),
+        (voter("1"), voter("2")),
+        (voter("1"), voter("2"), voter("3"), voter("4")),
+    ],
+)
+def test_what_it_may(changed: tuple[Voter, ...]) -> None:
+    leader = logged()[1]
+    at = leader.up.log_end_offset
+    epoch = leader.up.epoch
+    span = LogSpan(at, at + 1, ((epoch, at),), b"1:1", (VotersAt(at, changed),))
+    leader.step(Proposed(epoch, span))
+    assert leader.up.voters == changed
+    assert not leader.fatal
+
+
+def test_directories_that_become_known_are_no_change() -> None:
+    known, unknown = VoterSet(voters("1", "2")), VoterSet((Voter(1, "host1:1"), Voter(2, "host2:1")))
+    assert unknown.replicas_changed(known) == 0
+    assert known.replicas_changed(unknown) == 2 * 2, "never forgotten: any disk would do then"
+    assert known.replicas_changed(VoterSet(voters("1", "2b"))) == 2
+    assert known.replicas_changed(VoterSet(voters("1", "2", "3"))) == 1
+
+
+def test_history() -> None:
+    sets = [VotersAt(10, voters("1", "2")), VotersAt(10, voters("1")), VotersAt(14, voters("1", "3"))]
+    snapshots = (SnapshotId(10, 2),)
+    history = VoterHistory(voters("9"), RecoveredLog(VoteState(), 10, 20, ((2, 10),), 0, 2, snapshots, tuple(sets)))
+    assert (history.offset, history.record_offset, history.before.ids) == (14, 14, (1,))
+    assert not history.truncate(15)
+    assert history.truncate(11)
+    assert (history.voters.all, history.offset) == (voters("1"), 10)
+    assert history.truncate(10), "the record at the snapshot's end, not the snapshot's own set"
+    assert (history.voters.all, history.offset, history.record_offset) == (voters("1", "2"), 10, -1)
+    history.append(VotersAt(12, ()))
+    assert (history.voters.ids, history.offset, history.record_offset) == ((9,), -1, 12), (
+        "the configured set counts again"
+    )
+    history.advance(13)
+    assert history.record_offset == -1
+    assert not history.truncate(13), "what was dropped is certain"
+    history.reset(30, voters("3"))
+    assert (history.voters.ids, history.offset) == ((3,), 30)
+
+
+def test_what_is_known_of_a_replica_stays() -> None:
+    progress = Progress(VoterSet(voters("1", "2", "3")), 1, 0.0)
+    progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
+    progress.heard_from(4, "dir4").acknowledge(7, 9, 2.0)
+    progress.take(VoterSet(voters("1", "3", "4")), 3.0, counts_leader=True)
+    assert progress.voters[4].end_offset == 7
+    assert progress.voters[4].is_voter
+    gone = progress.observers[(2, "dir2")]
+    assert (gone.end_offset, gone.is_voter) == (5, False)
+    assert progress.heard_from(2, "dir2") is gone
+    progress.take(VoterSet(voters("1", "2b", "4")), 4.0, counts_leader=True)
+    assert progress.voters[2].end_offset == -1, "another disk, another replica"
+    assert (2, "dir2") in progress.observers
+
+
+def test_an_uncounted_leader_is_in_no_majority() -> None:
+    progress = Progress(VoterSet(voters("2", "3")), 1, 0.0, counts_leader=False)
+    progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
+    assert progress.majority_offset(9) == -1
+    progress.heard_from(3, "dir3").acknowledge(4, 9, 2.0)
+    assert progress.majority_offset(9) == 4
+    assert progress.majority_round(7) == 0
+    assert progress.majority_heard_at(8.0) == 1.0
+
+
+def test_observers_are_not_shown_rounds() -> None:
+    """Else an observer that becomes a voter could echo a number that was still handed out after it had been shown it."""
+    cluster, leader = logged()
+    cluster.request_round()
+    cluster.run_until(cluster.calm)
+    assert all(request.round == 0 for request in requests_of(cluster[4], pb.FetchRequest))
+    leader.propose_voters("1", "2", "3", "4")
+    cluster.run_until(cluster.calm)
+    number = cluster.request_round()
+    cluster.run_until(lambda: list(requests_of(cluster[4], pb.FetchRequest))[-1].round == number, 2)
+
+
+def test_what_replicas_say_of_themselves() -> None:
+    cluster, leader = logged(max_metadata_version=2)
+    for node_id in (4, next(n.id for n in cluster.alive if n is not leader)):
+        cluster[node_id].step(SpaceChanged(True))
+        cluster.run(1)
+        seen = leader.up.describe(cluster.now)
+        low = {r.node_id: r.low_on_space for r in (*seen.voters, *seen.observers)}
+        assert low[node_id]
+        assert not low[leader.id]
+        assert {r.max_metadata_version for r in (*seen.voters, *seen.observers)} == {2}
+    assert (seen.voters_offset, seen.voter_set) == (1, leader.up.voters)
+    assert (seen.observers[0].directory_id, seen.observers[0].log_end_offset) == ("dir4", leader.up.log_end_offset)
+    assert 0 <= seen.observers[0].last_caught_up_age_ms <= 1000
+
+
+def test_an_unknown_leader_is_dialed_where_it_says() -> None:
+    """A lagging log: the leader is none of its voters, or moved."""
+    node = Cluster(3, start=False, checked=False)[1]
+    node.disk.log = [(1, 1), (1, voters_value("1", "2"))]
+    node.disk.vote = VoteState(1)
+    node.start()
+    begin = pb.BeginQuorumEpochRequest(cluster_id="cluster-a", voter_id=1, leader_id=7, leader_epoch=2)
+    begin.leader_endpoint = "host7:1"
+    node.step(_request(begin))
+    assert (node.up.role, node.up.leader_id) == ("follower", 7)
+    assert effects_of(node, PeersChanged)[-1].peers == (voter("2"), Voter(7, "host7:1"))
+    begin.leader_id, begin.leader_epoch, begin.leader_endpoint = 2, 3, "moved:9"
+    node.step(_request(begin))
+    assert effects_of(node, PeersChanged)[-1].peers == (Voter(2, "moved:9", "dir2"),)
+
+
+def _request(body: object) -> RequestReceived:
+    return RequestReceived(body, (2, 0, 0))
+
+
+# --- transfer, hung disk, little space --------------------------------------------------------------------------------
+
+
+def test_the_successor_leads_next() -> None:
+    for successor in (1, 2, 3, 4, 5):
+        cluster, leader = logged(5, 0)
+        if successor == leader.id:
+            continue
+        leader.step(ResignRequested("transfer", successor))
+        took = cluster.run_until(lambda c=cluster: bool(c.leaders()) and c.calm(), 1)
+        assert cluster.leader().id == successor
+        assert cluster.leader().up.epoch == 2, "nobody disturbed it"
+        assert took < 0.1
+
+
+def test_a_dead_successor_costs_little() -> None:
+    cluster, leader = logged()
+    successor = next(node.id for node in cluster.alive if node is not leader and node.id != 4)
+    cluster.crash(successor)
+    leader.step(ResignRequested("transfer", successor))
+    assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm(), 2) < 0.3
+
+
+def test_a_slow_disk_that_gets_on_does_not_cost_the_leadership() -> None:
+    node = Cluster(1, start=False)[1]
+    node.start()
+    node.cluster.settle()
+    for _ in range(6):
+        node.propose([node.cluster.new_value()])
+        node.cluster.now += 0.6
+        node.cluster.tick_due()
+        node.flush()
+    assert node.up.role == "leader"
+    node.propose([node.cluster.new_value()])
+    for _ in range(4):
+        node.cluster.now += 0.5
+        node.cluster.tick_due()
+    assert node.up.role == "resigned"
+    node.cluster.now += 3
+    node.cluster.tick_due()
+    assert node.up.role == "resigned", "not before it has flushed again"
+    node.flush()
+    node.cluster.run(3)
+    assert node.up.role == "leader"
+
+
+def test_low_on_space_a_sole_voter_leads_all_the_same() -> None:
+    node = Cluster(1, start=False)[1]
+    node.start()
+    node.step(SpaceChanged(True))
+    node.cluster.run(0.1)
+    assert node.up.role == "leader"

@@ -1,0 +1,334 @@
+"""Snapshots (KIP-630): who needs one, how it is fetched, served and begun with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
+from test_quorum_replication import caught_up, fetch, follower_of_two, leader_of_three
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.epoch_index import EpochIndex
+from raftlog.quorum.events import (
+    DropSnapshot,
+    Flushed,
+    HighWatermarkAdvanced,
+    LoadSnapshot,
+    LogStartAdvanced,
+    Reply,
+    ReplySnapshot,
+    RequestReceived,
+    ResponseReceived,
+    SendFetch,
+    SendFetchSnapshot,
+    SnapshotFrozen,
+    SnapshotStored,
+    StoreSnapshot,
+    Tick,
+    Truncate,
+)
+from raftlog.quorum.log_state import LogState
+from raftlog.quorum.snapshot_fetcher import MIN_PART_BYTES, PART_BYTES
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def compacted_leader() -> SimNode:
+    """Leads epoch 1 with [0, 6) committed; the log begins at 4."""
+    node = leader_of_three()
+    node.propose([1, 2, 3, 4, 5])
+    node.flush()
+    caught_up(node, fetch_offset=6)
+    assert node.up.high_watermark == 6
+    node.advance_start(node.snapshot(4))
+    return node
+
+
+def serve(node: SimNode, **fields: Any) -> ReplySnapshot | Reply:
+    values = {
+        "cluster_id": CLUSTER,
+        "replica_id": 2,
+        "replica_directory_id": "dir2",
+        "current_leader_epoch": node.up.epoch,
+        "snapshot_id": pb.SnapshotId(end_offset=4, epoch=1),
+        "max_bytes": 100,
+    }
+    at = len(node.effects)
+    node.step(RequestReceived(pb.FetchSnapshotRequest(**(values | fields)), (2, 7, 0)))
+    (answer,) = [e for e in node.effects[at:] if isinstance(e, Reply | ReplySnapshot)]
+    return answer
+
+
+def fetching_follower(log: list[tuple[int, int]] | None = None, end_offset: int = 9) -> SimNode:
+    """Node 1 of three; 2 leads epoch 3 and has named a snapshot."""
+    node = follower_of_two(log)
+    answer(node, snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=2))
+    return node
+
+
+def answer(node: SimNode, **fields: Any) -> None:
+    send = effects_of(node, SendFetch)[-1]
+    response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=9, **fields)
+    node.step(ResponseReceived(2, send.correlation_id, response))
+
+
+def part(node: SimNode, data: bytes, **fields: Any) -> None:
+    """The answer to the last FetchSnapshot."""
+    send = effects_of(node, SendFetchSnapshot)[-1]
+    values = {
+        "leader_id": 2,
+        "leader_epoch": 3,
+        "snapshot_id": send.request.snapshot_id,
+        "position": send.request.position,
+        "size": 10,
+        "bytes": data,
+    }
+    node.step(ResponseReceived(2, send.correlation_id, pb.FetchSnapshotResponse(**(values | fields))))
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "named"),
+    [(0, 0, True), (2, 1, True), (4, 0, True), (5, 0, True), (4, 1, False), (5, 1, False), (6, 1, False)],
+)
+def test_who_needs_a_snapshot(offset: int, epoch: int, named: bool) -> None:
+    node = compacted_leader()
+    answers = fetch(node, 3, fetch_offset=offset, last_fetched_epoch=epoch, max_wait_ms=0)
+    response = answers[-1].response
+    assert response.HasField("snapshot_id") == named
+    assert not response.error_code
+    assert answers[-1].max_bytes > 0 or named or offset == 6
+    if named:
+        assert (response.snapshot_id.end_offset, response.snapshot_id.epoch) == (4, 1)
+        assert node.up._node.role.progress.voters[3].end_offset == -1, "acknowledges nothing"
+        assert node.up._node.role.progress.voters[3].fetched_at == node.cluster.now, "but it lives"
+
+
+def test_from_nothing_a_snapshot_is_shorter_than_the_log() -> None:
+    node = leader_of_three()
+    node.propose([1, 2, 3])
+    node.flush()
+    caught_up(node, fetch_offset=4)
+    assert fetch(node, 3)[-1].max_bytes > 0
+    node.snapshot(3)
+    assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 3, "though the log still begins at 0"
+    assert fetch(node, 3, fetch_offset=1, last_fetched_epoch=1)[-1].max_bytes > 0
+
+
+def test_the_newest_is_named_and_older_ones_are_served_until_dropped() -> None:
+    node = compacted_leader()
+    node.snapshot(6)
+    assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 6
+    assert isinstance(serve(node), ReplySnapshot)
+    node.advance_start(SnapshotId(6, 1))
+    assert serve(node).response.error_code == ErrorCode.SNAPSHOT_NOT_FOUND
+    assert node.up.log_start_offset == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cluster_id": "x", "current_leader_epoch": 9}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"max_bytes": 0}, ErrorCode.INVALID_REQUEST),
+        ({"current_leader_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"current_leader_epoch": 0, "position": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"snapshot_id": pb.SnapshotId(end_offset=4, epoch=2), "position": -1}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
+    ],
+)
+def test_bad_snapshot_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
+    node = compacted_leader()
+    refused = serve(node, **fields)
+    assert isinstance(refused, Reply)
+    assert refused.response.error_code == error
+    known = error != ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert (refused.response.leader_id, refused.response.leader_epoch) == ((1, 1) if known else (-1, 0))
+
+
+def test_any_node_serves_who_follows_no_epoch() -> None:
+    node = follower_of_two([(1, 1), (1, 2), (3, 3)])
+    answer(node)
+    node.snapshot(2)
+    assert serve(node, snapshot_id=pb.SnapshotId(end_offset=2, epoch=1)).response.error_code == 6
+    served = serve(node, snapshot_id=pb.SnapshotId(end_offset=2, epoch=1), current_leader_epoch=-1, replica_id=-1)
+    assert isinstance(served, ReplySnapshot)
+    assert (served.position, served.max_bytes) == (0, 100)
+
+
+def test_snapshot_fetches_count_for_check_quorum() -> None:
+    node = compacted_leader()
+    for _ in range(10):
+        node.cluster.now += 0.4
+        serve(node)
+        node.step(Tick())
+    assert node.up.role == "leader"
+    for _ in range(10):
+        node.cluster.now += 0.4
+        serve(node, current_leader_epoch=-1)
+        node.step(Tick())
+    assert node.up.role != "leader", "who follows no epoch proves nothing"
+
+
+def test_installing() -> None:
+    node = fetching_follower([(1, 1), (1, 2)])
+    part(node, b"abcdef")
+    part(node, b"ghij")
+    stored = effects_of(node, StoreSnapshot)
+    snapshot_id = SnapshotId(9, 2)
+    assert stored == [StoreSnapshot(snapshot_id, 0, b"abcdef", False), StoreSnapshot(snapshot_id, 6, b"ghij", True)]
+    sends = len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot))
+    node.cluster.now += 0.3
+    node.step(Tick())
+    assert len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot)) == sends, "waits for the disk"
+    at = len(node.effects)
+    node.step(SnapshotStored(snapshot_id))
+    kinds = [type(effect).__name__ for effect in node.effects[at:]]
+    assert kinds == ["LoadSnapshot", "HighWatermarkAdvanced", "VotersChanged", "Flush", "SendFetch"]
+    core = node.up
+    assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
+    request = node.effects[-1].request
+    assert (request.fetch_offset, request.last_fetched_epoch) == (9, 2), "the epoch of an empty log is the snapshot's"
+
+
+def test_a_damaged_snapshot_is_fetched_again() -> None:
+    node = fetching_follower()
+    part(node, b"abcdefghij")
+    node.step(SnapshotStored(SnapshotId(9, 2), error="a byte has changed"))
+    assert node.up.log_end_offset == 0
+    node.cluster.now += 0.02
+    node.step(Tick())
+    assert effects_of(node, SendFetch)[-1].request.fetch_offset == 0
+    assert not effects_of(node, LoadSnapshot)
+    answer(node, snapshot_id=pb.SnapshotId(end_offset=9, epoch=2))
+    assert effects_of(node, SendFetchSnapshot)[-1].request.position == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"position": 1},
+        {"snapshot_id": pb.SnapshotId(end_offset=9, epoch=1)},
+        {"size": 3},
+        {"bytes": b""},
+        {"error_code": ErrorCode.SNAPSHOT_NOT_FOUND},
+        {"error_code": ErrorCode.POSITION_OUT_OF_RANGE},
+    ],
+)
+def test_what_is_not_the_part_asked_for_begins_it_anew(fields: dict[str, Any]) -> None:
+    node = fetching_follower()
+    part(node, b"abcdef")
+    part(node, **({"data": b"ghij"} | fields))
+    assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
+    assert len(effects_of(node, StoreSnapshot)) == 1
+    fetches = len(effects_of(node, SendFetch))
+    node.cluster.now += 0.02
+    node.step(Tick())
+    assert len(effects_of(node, SendFetch)) == fetches + 1
+
+
+def test_a_slow_link_is_asked_for_less() -> None:
+    """KIP-1219: else the same part would be asked for, and never come, for ever."""
+    node = fetching_follower()
+    sizes = []
+    for _ in range(8):
+        sizes.append(effects_of(node, SendFetchSnapshot)[-1].request.max_bytes)
+        node.up._node.role._fetch_deadline += 10
+        node.cluster.now += 1
+        node.step(Tick())
+    assert sizes[:3] == [PART_BYTES, PART_BYTES // 2, PART_BYTES // 4]
+    assert sizes[-1] == MIN_PART_BYTES
+
+
+@pytest.mark.parametrize(("end_offset", "epoch"), [(2, 1), (1, 1), (9, 4), (9, 0), (0, 1)])
+def test_a_snapshot_that_cannot_be_is_refused(end_offset: int, epoch: int) -> None:
+    node = follower_of_two([(1, 1), (1, 2)])
+    answer(node)
+    assert node.up.high_watermark == 2
+    answer(node, snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=epoch))
+    assert not effects_of(node, SendFetchSnapshot)
+    assert node.up.log_end_offset == 2
+
+
+def test_another_history_goes_first_and_durably() -> None:
+    node = fetching_follower([(1, 1)] + [(2, at) for at in range(11)])
+    assert effects_of(node, Truncate) == [Truncate(0)]
+    answer(node, snapshot_id=pb.SnapshotId(end_offset=9, epoch=2))
+    assert not effects_of(node, SendFetchSnapshot)
+    node.step(Flushed(0))
+    assert len(effects_of(node, SendFetchSnapshot)) == 1
+
+
+def test_another_epoch_drops_what_came() -> None:
+    node = fetching_follower()
+    part(node, b"abcdef")
+    vote = pb.VoteRequest(cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=5)
+    node.step(RequestReceived(vote, (3, 0, 0)))
+    assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
+
+
+def test_nobody_leads_while_its_log_is_being_replaced() -> None:
+    node = fetching_follower()
+    part(node, b"abcdefghij")
+    at = node.cluster.now
+    while node.up.role != "prospective":
+        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
+        node.step(Tick())
+        assert node.cluster.now < at + 5
+    for _ in range(3):
+        for send in [e for e in node.effects if hasattr(e, "request") and isinstance(e.request, pb.VoteRequest)]:
+            response = pb.VoteResponse(leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True)
+            node.step(ResponseReceived(send.peer_id, send.correlation_id, response))
+        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
+        node.step(Tick())
+        assert node.up.role in ("prospective", "follower")
+    node.step(SnapshotStored(SnapshotId(9, 2)))
+    assert (node.up.log_end_offset, node.up.high_watermark) == (9, 9)
+
+
+def test_beginning_with_a_snapshot() -> None:
+    node = Cluster(3, start=False)[1]
+    node.disk.log = [(1, 1), (1, 2), (2, 3)]
+    node.disk.snapshots = {SnapshotId(2, 1): [(1, 1), (1, 2)]}
+    node.disk.vote = VoteState(2)
+    node.cluster.oracle.committed = [(1, 1), (1, 2)]
+    node.start()
+    assert node.effects[:2] == [LoadSnapshot(SnapshotId(2, 1)), HighWatermarkAdvanced(2)]
+    assert node.up.high_watermark == 2
+
+
+def test_what_the_shell_may_not_report() -> None:
+    node = compacted_leader()
+    node.cluster.fatal_allowed = True
+    node.step(SnapshotFrozen(SnapshotId(7, 1)))
+    assert "above the high watermark" in node.fatal
+    node = compacted_leader()
+    node.cluster.fatal_allowed = True
+    node.step(LogStartAdvanced(SnapshotId(5, 1)))
+    assert "which is not there" in node.fatal
+
+
+def test_log_start_in_the_index() -> None:
+    index = EpochIndex([(1, 0), (3, 4), (5, 9)])
+    index.drop_before(4, 12)
+    assert index.entries == ((3, 4), (5, 9))
+    index.drop_before(10, 12)
+    assert index.entries == ((5, 10),)
+    assert index.end_offset_for_epoch(4, log_start=10, log_end=12, start_epoch=4) == (4, 10)
+    assert index.end_offset_for_epoch(3, log_start=10, log_end=12, start_epoch=4) == (0, 10)
+    index.drop_before(12, 12)
+    assert index.entries == ()
+
+
+def test_log_state_behind_a_snapshot() -> None:
+    log = LogState(RecoveredLog(VoteState(), 10, 12, ((5, 10),), 0, 3, (SnapshotId(10, 3),)))
+    assert log.snapshot_for(10, 3) is None
+    assert log.snapshot_for(10, 4) == SnapshotId(10, 3)
+    assert log.snapshot_for(11, 2) == SnapshotId(10, 3)
+    assert log.divergence(11, 4) == (3, 10)
+    assert log.divergence(10, 3) is None
+    assert log.divergence(12, 5) is None
+    log.reset(SnapshotId(20, 6))
+    assert log.last_epoch == 6
+    assert not log.is_covered_by(5, 30)
+    assert log.is_covered_by(6, 20)
