@@ -44,4 +44,4 @@ def known_voters(
     if newest is None:
         return in_log
     end, voters = newest[0].end_offset, newest[1].voters
-    return (VotersAt(end, voters),) + tuple(one for one in in_log if one.offset >= end)
+    return (VotersAt(end, voters), *(one for one in in_log if one.offset >= end))

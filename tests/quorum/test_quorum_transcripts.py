@@ -21,7 +21,7 @@ QUORUM_TRANSCRIPTS=rewrite writes them anew; read the difference before you beli
 Kraft-rules 1.12, edge by edge: 1 -> 01, 02, 14; 2 -> 11; 3 -> 15; 4 -> 06; 5 -> 12; 6 -> 16; 7 -> 17, 23; 8 -> 07; 9 -> 18;
 10 -> 19; 11 -> 20, 32; 12 -> 09; 13 -> 05, 14; 14 -> 13; 15 -> 21; 16 -> 22; 17 -> 01.
 
-Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led after a restart -> 11; removed leader -> 23;
+Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led again -> 11; removed leader -> 23;
 two changes -> 24; leader outside the known set -> 25; who alone has its own removal -> 26; hung disk -> 27; transfer -> 28; little
 space -> 29; snapshot gone or damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log
 start -> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
