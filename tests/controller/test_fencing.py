@@ -153,3 +153,19 @@ def test_the_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None
     assert choose_leader(view, (3, 1, 2), (2, 3)) == 2
     assert choose_leader(view, (3, 1, 2), (3,)) == -1
     assert choose_leader(view, (3, 1, 2), (3,), joining=3) == 3
+
+
+def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> None:
+    cell = Cell(brokers=3)
+    cell.register(4)
+    cell.active.state.wants_unfence.add(4)
+    cell.now += 3600
+    decision = cell.active.next_due(cell.now, fencing_only=True)
+    seen = []
+    while decision is not None:
+        seen.append(decision.records[0].type)
+        cell.propose(decision)
+        decision = cell.active.next_due(cell.now, fencing_only=True)
+    assert seen == [RecordType.BROKER_REGISTRATION_CHANGE] * 3
+    assert all(cell.broker(broker_id).fenced for broker_id in (1, 2, 3, 4))
+    assert cell.active.next_due(cell.now) is not None

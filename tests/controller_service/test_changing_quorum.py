@@ -154,6 +154,27 @@ def test_a_voter_that_moves_says_so() -> None:
     run(main())
 
 
+def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
+    async def main() -> None:
+        world = QuorumWorld(voters=3)
+        leader = await world.voters_are(1, 2, 3)
+        world.join(4)
+        await world.converged()
+        for node in world.up():
+            if node.id not in (leader.id, 4):
+                world.network.partition(leader.name, node.name)
+        asked = add(4)
+        asked.ack_when_appended = True
+        response = await world.ask(asked, timeout_s=1.0)
+        assert not response.HasField("write")
+        assert 4 in leader.voter_set
+        active = leader.service.active
+        assert active is not None
+        assert [voter.id for voter in active.state.committed.voters.voters] == [1, 2, 3]
+
+    run(main())
+
+
 def test_a_set_in_which_a_majority_is_dead_is_not_made() -> None:
     async def main() -> None:
         world = QuorumWorld(voters=3)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from test_controller_quorum import World, alter
 
+from controller.hand_over import HOLD_S
 from controller.space import CHECK_EVERY_S, SpaceWatch
 from controller.transfer import TRANSFER_TIMEOUT_S
 from raftlog.errors import ApiError, ErrorCode
@@ -104,17 +105,80 @@ def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
         load = Load(world)
         await world.until(lambda: len(load.acknowledged) > 20)
         begun = asyncio.get_running_loop().time()
+        asked = asyncio.ensure_future(transfer(world, target.id))
+        await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
+        end = old.service.replica.log_end_offset
+        await asyncio.sleep(TRANSFER_TIMEOUT_S / 3)
+        assert old.service.replica.log_end_offset == end, "nothing is decided meanwhile"
         with pytest.raises(ApiError) as failure:
-            await transfer(world, target.id)
+            await asked
         took_s = asyncio.get_running_loop().time() - begun
         assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
         assert "not handed over in time" in failure.value.message
         assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
         assert old.service.active is not None
         count = len(load.acknowledged)
+        await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
         await world.until(lambda: len(load.acknowledged) > count + 20)
         load.stop()
         assert load.failed == []
+
+    run(main())
+
+
+class Told:
+    """A link that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[pb.ControllerResponse] = []
+
+    def send(self, response: pb.ControllerResponse) -> None:
+        self.responses.append(response)
+
+
+def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        await world.client.call(alter("a", "1"))
+        target = next(node.id for node in world.nodes if node is not old)
+        leaving = asyncio.ensure_future(transfer(world, target))
+        await world.until(lambda: old.service.leadership is None)
+        told = Told()
+        old.service.received(
+            told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())]
+        )
+        assert told.responses == []
+        await world.until(lambda: told.responses, within_s=HOLD_S)
+        (response,) = told.responses
+        assert (response.error.error_code, response.error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
+        assert (response.leader_id, response.leader_endpoint) == (target, f"c{target}:9093")
+        await leaving
+
+    run(main())
+
+
+def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        await world.client.call(alter("a", "1"))
+        resign = old.service.replica.resign
+
+        def resign_and_be_alone(*arguments: object) -> None:
+            resign(*arguments)
+            for node in world.nodes:
+                if node is not old and node.up_now:
+                    node.kill()
+
+        old.service.replica.resign = resign_and_be_alone
+        leaving = asyncio.ensure_future(old.service.leave("stop"))
+        await world.until(lambda: old.service.leadership is None)
+        told = Told()
+        old.service.received(told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())])
+        await world.until(lambda: told.responses, within_s=HOLD_S + 0.05)
+        assert told.responses[0].leader_id == -1
+        await leaving
 
     run(main())
 
