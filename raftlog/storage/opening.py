@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.checked_file import remove_leftovers
@@ -15,7 +17,10 @@ from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.wal_damage import locate_damage
+from raftlog.storage.wal_repair import cut_off, find_torn_tail
 from raftlog.storage.wal_tail import check_tails
+
+log = structlog.get_logger(__name__)
 
 
 def open_store(
@@ -37,6 +42,7 @@ def open_store(
     try:
         remove_leftovers(directory)
         state = read_log_state(directory)
+        repair_tail(directory / LOG_DIRECTORY, state)
         check_openable(directory / LOG_DIRECTORY, state, probe_timeout_s)
         if state.clean:
             # Before RocksDB writes anything: from here on a crash may tear something.
@@ -55,6 +61,14 @@ def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
         return RocksLog(path, read_only=read_only)
     except CorruptLogError as error:
         raise locate_damage(path, error) from error
+
+
+def repair_tail(rocks: Path, state: LogState) -> None:
+    """Cut off what power loss tore, if the log was not closed in order. Raises StorageError."""
+    tail = find_torn_tail(rocks) if not state.clean else None
+    if tail is not None:
+        log.warning("the log's tail was torn by power loss", found=str(tail))
+        cut_off(tail)
 
 
 def check_openable(rocks: Path, state: LogState, probe_timeout_s: float) -> None:

@@ -19,6 +19,7 @@ from raftlog.storage.opening import check_openable, open_rocks
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
 from raftlog.storage.vote_file import read_vote_file
+from raftlog.storage.wal_repair import find_torn_tail
 
 
 def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
@@ -32,6 +33,8 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
     try:
         state = read_log_state(directory)
         mirror = _mirror(directory / LOG_DIRECTORY)
+        if not state.clean:
+            _leave_torn_tail_out(Path(mirror.name))
         check_openable(Path(mirror.name), state, probe_timeout_s)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
@@ -130,6 +133,19 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
         mirror.cleanup()
         raise StorageError(f"can't read {rocks}: {error}") from error
     return mirror
+
+
+def _leave_torn_tail_out(mirror: Path) -> None:
+    """Put a copy of a WAL that power loss tore, without its torn tail, in place of the link to it."""
+    tail = find_torn_tail(mirror)
+    if tail is None:
+        return
+    try:
+        content = tail.path.read_bytes()[: tail.cut_at]
+        tail.path.unlink()
+        tail.path.write_bytes(content)
+    except OSError as error:
+        raise StorageError(f"can't copy {tail.path.name}: {error}") from error
 
 
 def _give_back(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:

@@ -39,7 +39,7 @@ def _check(path: Path, data: bytes) -> None:
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
         position = _walk(path, block, start)
-        if position < len(block) and _records_behind(block, position):
+        if position < len(block) and records_behind(block, position):
             raise CorruptLogError(
                 f"{path} is corrupt: whole records lie behind a broken one at byte {start + position}"
             )
@@ -60,7 +60,8 @@ def _walk(path: Path, block: bytes, start: int) -> int:
     return total
 
 
-def _records_behind(block: bytes, position: int) -> bool:
+def records_behind(block: bytes, position: int) -> bool:
+    """Whether a whole record begins behind ``position`` of a block, or at it if its length is ignored."""
     total = len(block)
     crc, _, type_ = HEADER.unpack_from(block, position)
     if type_ in _PLAIN_TYPES and masked_crc(block[position + 6 :]) == crc:

@@ -1,0 +1,110 @@
+"""A WAL that power loss left longer than its data: the file had grown, and blocks of it were never written.
+
+What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB takes zeros for the end of the
+WAL where a record could begin, and refuses them in the midst of one. That record was never synced, so nothing of it was
+acknowledged, and it is cut off here. Only that: a record that ends before the zeros begin, one with no zeros behind it, and
+anything that something follows is damage, which RocksDB or wal_tail.py refuses.
+
+How far the log was durable at least (log-state.json) is checked later, by ``recover``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from raftlog.errors import StorageError
+from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind
+
+SECTOR_BYTES = 512
+"""The unit that a disk writes whole."""
+ZEROS_MIN_BYTES = 8
+"""Fewer zeros at the end of a broken record may be its own."""
+_FULL, _LAST = 1, 4
+
+
+class TornTail(NamedTuple):
+    """Where a WAL is to end, and where its zeros begin. Bytes from the file's beginning."""
+
+    path: Path
+    cut_at: int
+    zeros_from: int
+    size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power loss leaves them; "
+            f"the record that they cut in two was never synced, and is cut off at byte {self.cut_at}"
+        )
+
+
+def find_torn_tail(rocks: Path) -> TornTail | None:
+    """The zeros at the end of the last WAL that cut a record in two, if there are such. Raises StorageError."""
+    try:
+        last = max(
+            (path for path in rocks.glob("*.log") if path.stem.isdigit()), key=lambda path: int(path.stem), default=None
+        )
+        if last is None or not _ends_with_zeros(last):
+            return None
+        return _find(last, last.read_bytes())
+    except OSError as error:
+        raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
+
+
+def cut_off(tail: TornTail) -> None:
+    """Cut the file, durably when this returns. Raises StorageError."""
+    try:
+        with tail.path.open("r+b") as file:
+            file.truncate(tail.cut_at)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"can't cut the torn tail off {tail.path}: {error}") from error
+
+
+def _ends_with_zeros(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - ZEROS_MIN_BYTES))
+        return size >= ZEROS_MIN_BYTES and not any(file.read())
+
+
+def _find(path: Path, data: bytes) -> TornTail | None:
+    zeros_from, size = len(data.rstrip(b"\0")), len(data)
+    cut_at, broken_at = _whole(data)
+    if broken_at < 0:
+        return None
+    tail = TornTail(path, cut_at, zeros_from, size)
+    if zeros_from <= broken_at:
+        # Nothing but zeros: harmless at the beginning of a record, and in the midst of one (between two of its fragments) the same tear.
+        return tail if cut_at < broken_at else None
+    torn_at = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
+    if size - torn_at < ZEROS_MIN_BYTES:
+        return None
+    behind = broken_at + HEADER.size
+    if behind <= zeros_from:
+        behind += HEADER.unpack_from(data, broken_at)[1]
+    return tail if torn_at < behind and not _something_behind(data, broken_at, behind, zeros_from) else None
+
+
+def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
+    """Whether the broken record's length is what is wrong: it overruns its block, or hides a whole record, perhaps its own."""
+    start = broken_at // BLOCK * BLOCK
+    ends = [start + BLOCK, zeros_from] if zeros_from - broken_at >= HEADER.size else [start + BLOCK]
+    return behind > start + BLOCK or any(records_behind(data[start:end], broken_at - start) for end in ends)
+
+
+def _whole(data: bytes) -> tuple[int, int]:
+    """Where the last whole record ends (its last fragment), and where the first broken fragment begins (-1: none is)."""
+    whole_to = 0
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            crc, length, type_ = HEADER.unpack_from(data, position)
+            behind = position + HEADER.size + length
+            if behind > end or masked_crc(data[position + HEADER.size - 1 : behind]) != crc:
+                return whole_to, position
+            position = behind
+            if type_ in {_FULL, _LAST}:
+                whole_to = position
+    return whole_to, -1

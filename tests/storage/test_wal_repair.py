@@ -1,0 +1,202 @@
+"""Power loss leaves a WAL with zeros at its end: what was synced is all there, and what merely looks alike is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from storage_kit import IDENTITY, flush, make_chunk, open_rocks, whole
+
+from raftlog.errors import CorruptLogError
+from raftlog.storage.layout import read_log_state, write_log_state
+from raftlog.storage.meta_file import format_storage
+from raftlog.storage.reader import open_read_only
+from raftlog.storage.wal_repair import ZEROS_MIN_BYTES, find_torn_tail
+from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
+
+CHUNKS = 12
+BODIES = {"small": b"body" * 200, "in pieces": bytes(range(1, 250)) * 300}
+"""The second is larger than a block of the WAL."""
+
+
+class Crashed:
+    """A copy of a directory from under a running store, all of it in the WAL, one chunk of two records a write."""
+
+    def __init__(self, directory: Path, sizes: list[int], chunks: list[bytes]) -> None:
+        self.directory, self.sizes, self.chunks = directory, sizes, chunks
+        (self.wal,) = (directory / "log").glob("*.log")
+        self.good = self.wal.read_bytes()
+
+    def outcome(self, data: bytes) -> bytes | CorruptLogError:
+        """The log that a node finds with this for its WAL; a reader of the stopped node's directory must agree."""
+        scratch = self.directory.with_name("scratch")
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(self.directory, scratch)
+        (scratch / "log" / self.wal.name).write_bytes(data)
+        try:
+            with open_read_only(scratch) as log:
+                read = log.read(0, log.end_offset, 1 << 30)
+            assert (scratch / "log" / self.wal.name).read_bytes() == data, "reading changes nothing"
+        except CorruptLogError:
+            read = None
+        try:
+            store = open_rocks(scratch)
+        except CorruptLogError as error:
+            assert read is None
+            return error
+        found = whole(store, store.recover().end_offset)
+        store.close()
+        assert found == read
+        return found
+
+
+@pytest.fixture(params=BODIES)
+async def crashed(request: pytest.FixtureRequest, tmp_path: Path) -> Crashed:
+    return await crashed_with(tmp_path, BODIES[request.param])
+
+
+async def crashed_with(tmp_path: Path, body: bytes) -> Crashed:
+    format_storage(tmp_path / "running", IDENTITY)
+    store = open_rocks(tmp_path / "running")
+    store.recover()
+    (wal,) = (tmp_path / "running" / "log").glob("*.log")
+    sizes, chunks = [0], []
+    for base in range(0, 2 * CHUNKS, 2):
+        chunks.append(make_chunk(base, 1, 1, body=body))
+        store.append(chunks[-1], base, base + 2)
+        await flush(store)
+        sizes.append(wal.stat().st_size)
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    store.close()
+    return Crashed(tmp_path / "crashed", sizes, chunks)
+
+
+async def test_a_tail_of_zeros_is_cut_off_and_nothing_else(crashed: Crashed) -> None:
+    good, rng = crashed.good, Random(1)
+    begin = -(-(crashed.sizes[-2] + 1) // 512) * 512
+    in_the_last = range(begin, len(good) - ZEROS_MIN_BYTES, 512)
+    anywhere = range(-(-crashed.sizes[1] // 512) * 512, begin, 512)
+    for zeros_from in (*rng.sample(anywhere, 5), *rng.sample(in_the_last, 1), in_the_last[-1]):
+        more = rng.choice((0, 70_000))
+        found = crashed.outcome(good[:zeros_from] + bytes(len(good) - zeros_from + more))
+        assert isinstance(found, bytes), f"zeros from {zeros_from}, {more} more: {found}"
+        whole_chunks = sum(size <= zeros_from for size in crashed.sizes[1:])
+        assert found == b"".join(crashed.chunks[:whole_chunks])
+
+
+async def test_zeros_behind_the_last_record_are_no_damage(crashed: Crashed) -> None:
+    for more in (1, 600, 100_000):
+        assert crashed.outcome(crashed.good + bytes(more)) == b"".join(crashed.chunks)
+
+
+def _changed(data: bytes, position: int, value: int) -> bytes:
+    return data[:position] + bytes([value]) + data[position + 1 :]
+
+
+def _payload_of_the_last(crashed: Crashed) -> bytes:
+    return _changed(crashed.good, crashed.sizes[-2] + 60, crashed.good[crashed.sizes[-2] + 60] ^ 4)
+
+
+def _payload_and_zeros(crashed: Crashed) -> bytes:
+    return _payload_of_the_last(crashed) + bytes(5_000)
+
+
+def _zeros_in_the_middle(crashed: Crashed) -> bytes:
+    begin = -(-crashed.sizes[3] // 512) * 512
+    return crashed.good[:begin] + bytes(512) + crashed.good[begin + 512 :]
+
+
+def _longer_length(data: bytes, header: int) -> bytes:
+    value = data[header + 5]
+    return _changed(data, header + 5, value | next(bit for bit in (0x40, 0x20, 0x10, 8, 4, 2, 1) if not value & bit))
+
+
+def _longer_length_hides_records(crashed: Crashed) -> bytes:
+    return _longer_length(crashed.good, crashed.sizes[-4]) + bytes(40_000)
+
+
+def _longer_length_of_the_last(crashed: Crashed) -> bytes:
+    return _longer_length(crashed.good, crashed.sizes[-2]) + bytes(40_000)
+
+
+def _few_zeros_of_its_own(crashed: Crashed) -> bytes:
+    return _payload_of_the_last(crashed)[: -(ZEROS_MIN_BYTES - 1)] + bytes(ZEROS_MIN_BYTES - 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _payload_of_the_last,
+        _payload_and_zeros,
+        _zeros_in_the_middle,
+        _longer_length_hides_records,
+        _longer_length_of_the_last,
+        _few_zeros_of_its_own,
+    ],
+)
+async def test_damage_is_refused(crashed: Crashed, damage: Callable[[Crashed], bytes]) -> None:
+    data = damage(crashed)
+    assert data != crashed.good
+    found = crashed.outcome(data)
+    assert isinstance(found, CorruptLogError), f"served {len(found)} of {sum(map(len, crashed.chunks))} bytes"
+    assert crashed.wal.name in str(found)
+
+
+def physical_record(payload: bytes) -> bytes:
+    """As RocksDB writes a record that fits a block."""
+    return HEADER.pack(masked_crc(b"\x01" + payload), len(payload), 1) + payload
+
+
+def test_a_few_zeros_may_be_a_records_own(tmp_path: Path) -> None:
+    wal = tmp_path / "000007.log"
+    for zeros in (ZEROS_MIN_BYTES - 1, ZEROS_MIN_BYTES):
+        data = physical_record(b"x" * (1024 - HEADER.size + zeros))
+        wal.write_bytes(data[:1024] + bytes(zeros))
+        assert (find_torn_tail(tmp_path) is not None) is (zeros == ZEROS_MIN_BYTES)
+
+
+async def test_zeros_that_begin_between_two_pieces_of_a_record(tmp_path: Path) -> None:
+    crashed = await crashed_with(tmp_path, BODIES["in pieces"])
+    block = -(-(crashed.sizes[-2] + 1) // BLOCK) * BLOCK
+    found = crashed.outcome(crashed.good[:block] + bytes(len(crashed.good) - block))
+    assert found == b"".join(crashed.chunks[:-1])
+
+
+def test_zeros_that_begin_within_a_sector_and_end_with_it_are_no_tear(tmp_path: Path) -> None:
+    """No disk stops there: only from the next sector on."""
+    record = physical_record(b"x" * 600)
+    wal = tmp_path / "000007.log"
+    for zeros_from, found in ((1150, False), (1024, True), (1000, True), (620, True)):
+        wal.write_bytes((record + record)[:zeros_from] + bytes(2 * len(record) - zeros_from))
+        tail = find_torn_tail(tmp_path)
+        assert (tail is not None) is found
+        assert tail is None or (tail.cut_at, tail.zeros_from) == (len(record), zeros_from)
+
+
+def test_only_the_last_wal_is_looked_at(tmp_path: Path) -> None:
+    record = physical_record(b"x" * 600)
+    (tmp_path / "000009.log").write_bytes(record[:512] + bytes(100))
+    assert find_torn_tail(tmp_path) is not None
+    (tmp_path / "000010.log").write_bytes(record)
+    assert find_torn_tail(tmp_path) is None
+
+
+async def test_what_is_known_to_have_been_durable_is_missed(crashed: Crashed) -> None:
+    state = read_log_state(crashed.directory)
+    write_log_state(crashed.directory, replace(state, end_offset_at_least=2 * CHUNKS))
+    crashed.wal.write_bytes(crashed.good[: len(crashed.good) // 1024 * 512] + bytes(9_000))
+    store = open_rocks(crashed.directory)
+    with pytest.raises(CorruptLogError, match=f"was durable up to {2 * CHUNKS}"):
+        store.recover()
+    store.close()
+
+
+async def test_a_log_closed_in_order_is_left_alone(crashed: Crashed) -> None:
+    store = open_rocks(crashed.directory)
+    store.recover()
+    store.close()
+    assert find_torn_tail(crashed.directory / "log") is None
