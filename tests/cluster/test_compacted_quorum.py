@@ -1,0 +1,114 @@
+"""Real processes whose logs begin late: backups while writes go on, nodes and brokers that begin with snapshots, offline readers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, until
+
+from raftlog.cli.local import LocalCluster, Node
+from raftlog.metadata.snapshot import load
+
+SETTINGS = {
+    "metadata.log.max.record.bytes.between.snapshots": 30_000,
+    "metadata.max.retention.bytes": 60_000,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("compacted") / "c", controllers=3, brokers=1, settings=SETTINGS)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def log_starts(cluster: LocalCluster) -> dict[int, int]:
+    return {one.node_id: one.log_start_offset for one in cluster.quorum(5.0).descriptions}
+
+
+def ends(cluster: LocalCluster) -> set[tuple[int, int]]:
+    return {(one.log_end_offset, one.high_watermark) for one in cluster.quorum(5.0).descriptions}
+
+
+async def writes(cluster: LocalCluster, count: int) -> None:
+    async with controllers_of(cluster) as client:
+        writing = Load(client, prefix="w" * 40)
+        await writing.more(count)
+        await writing.stop()
+
+
+async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
+    async with controllers_of(cluster) as client:
+        writing = Load(client, prefix="during")
+        await writing.more(50)
+        ran = await asyncio.to_thread(raftlog, "backup", "--controller", cluster.bootstrap_controllers, file, "--json")
+        await writing.more(50)
+        await writing.stop()
+    return ran
+
+
+def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -> None:
+    leader = cluster.wait_leader(PATIENCE_S)
+    down = next(node for node in cluster.controllers if node != leader)
+    assert cluster.kill(down.name, signal.SIGKILL)
+    for _ in range(20):
+        asyncio.run(writes(cluster, 400))
+        if log_starts(cluster).get(leader.node_id, 0) > 100:
+            break
+    assert log_starts(cluster)[leader.node_id] > 100
+
+    # A backup while writes go on, which is never overwritten; then a node and a broker that begin with a snapshot.
+    file = tmp_path / "backup.checkpoint"
+    ran = asyncio.run(backup_while_writing(cluster, file))
+    assert ran.code == 0, ran.err
+    header, image = load([file.read_bytes()])
+    assert (ran.json["end_offset"], ran.json["state_hash"]) == (header.end_offset, f"{image.state_hash:032x}")
+    assert header.cluster_id == cluster.cluster_id
+    again = raftlog("backup", "--controller", cluster.bootstrap_controllers, file)
+    assert again.code == 2
+    assert "never overwritten" in again.err
+    cluster.start(down.name)
+    cluster.start("broker-4")
+    cluster.wait_ready([down.name, "broker-4"], PATIENCE_S)
+    until(lambda: len(ends(cluster)) == 1 and log_starts(cluster)[down.node_id] > 0, "the node has caught up")
+
+    # What the running cluster and each stopped node say of one offset is the same as long as they have it.
+    shown = raftlog("image", "show", "--bootstrap-controller", cluster.bootstrap_controllers, "--json").json
+    dumped = raftlog("log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers, "--until", 1)
+    assert (dumped.code, dumped.out) == (0, "")
+    assert dumped.err.startswith("history begins at offset ")
+    export = raftlog("export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers, "--verify")
+    assert export.code == 0, export.err
+    assert "so does this export" in export.err
+    cluster.stop_all(timeout_s=10)
+    _same_offline(cluster, down, shown)
+    for node in cluster.controllers:
+        cluster.start(node.name)
+    cluster.wait_leader(PATIENCE_S)
+    asyncio.run(writes(cluster, 20))
+
+
+def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
+    directory = cluster.directory / node.name / "data"
+    if not directory.exists():
+        directory = next(path.parent for path in cluster.directory.rglob("meta.json") if node.name in str(path))
+    info = raftlog("storage", "info", "-d", directory, "--json").json
+    assert info["log_start_offset"] > 0
+    offline = raftlog("image", "show", "-d", directory, "--at", shown["offset"], "--json")
+    assert offline.code == 0, offline.err
+    assert offline.json["state_hash"] == shown["state_hash"]
+    gone = raftlog("image", "show", "-d", directory, "--at", 1)
+    assert gone.code == 2
+    assert "the oldest state that is still there" in gone.err
+    dump = raftlog("log", "dump", "-d", directory, "--until", info["log_start_offset"] + 1)
+    assert dump.code == 0
+    assert f"history begins at offset {info['log_start_offset']}" in dump.err
