@@ -122,7 +122,10 @@ def _level_of(replica: ReplicaDescription | None) -> int | None:
 
 
 def _not_undone(image: Image, seen: QuorumDescription) -> Iterator[str]:
-    """What level 2 has left where a program of level 1 would stumble over it."""
+    """What level 2 has left where a program of level 1 would stumble over it, as far as the state tells.
+
+    Clients that were opened and closed again leave no trace in it: a program of level 1 stops at their records, with a clear message.
+    """
     if image.voters is not None:
         yield f"the log names the voter set, at offset {image.voters.offset}: programs of metadata.version 1 cannot read that"
     if len(image.clients):
