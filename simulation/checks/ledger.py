@@ -10,6 +10,7 @@ high watermark above what it shares with the leader, a disk that comes back with
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,8 @@ class Ledger(Checker):
         self.nodes: dict[str, Node] = {}
         """By host name: running controllers."""
         self.subscribers: dict[type, list[Subscriber]] = {}
+        self._commits: list[tuple[int, int]] = []
+        """(epoch, the end of what its leader has committed), ascending."""
         self._books: dict[type, Callable[[Node, Any], None]] = {
             ev.Append: self._append,
             ev.Truncate: self._truncate,
@@ -70,6 +73,11 @@ class Ledger(Checker):
             ev.LostLeadership: self._lost_leadership,
             ev.LoadSnapshot: self._load_snapshot,
         }
+
+    def committed_before(self, epoch: int) -> int:
+        """The end of what leaders of lower epochs have committed: what the leader of ``epoch`` must have."""
+        index = bisect_left(self._commits, (epoch, -1))
+        return self._commits[index - 1][1] if index else 0
 
     def on(self, effect: type, subscriber: Subscriber) -> None:
         """Hear of each such effect, after the books have it."""
@@ -161,6 +169,9 @@ class Ledger(Checker):
                 raise CheckFailedError(f"{node.name} commits {offset}, which is no end of a batch of its log")
             for logged in node.log.between(golden.end, offset):
                 golden.append(logged)
+            if self._commits and self._commits[-1][0] == node.leads:
+                self._commits.pop()
+            self._commits.append((node.leads, golden.end))
         else:
             self._same(node, offset)
 

@@ -249,6 +249,16 @@ def test_a_leader_with_another_log_than_the_committed_one_is_refused() -> None:
         trace.lead("c3", 3, (3, 1))
 
 
+def test_an_election_that_is_heard_of_late_is_no_matter() -> None:
+    trace = _led(Elections)
+    for name in ("c2", "c3"):
+        trace.vote(name, 2, 2)
+    trace.lead("c1", 3, (1, 3))
+    trace.replicate("c1", "c3")
+    trace.commit("c1", 2)
+    trace.step("c2", ev.BecameLeader(2, (2, 3)))
+
+
 # --- I5, I8 -----------------------------------------------------------------------------------------------------------
 
 
