@@ -28,7 +28,7 @@ def beginning(
     controller = config.controller if config is not None else None
     if ways > 1:
         raise ConfigError("only one of --standalone, --initial-controllers and --no-initial-controllers")
-    if ways and controller is not None and controller.voters:
+    if (standalone or initial_controllers) and controller is not None and controller.voters:
         raise ConfigError("the voters are given by controller.quorum.voters: leave that empty, or the option away")
     if not ways:
         if controller is not None and not controller.voters:

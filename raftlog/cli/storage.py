@@ -81,7 +81,8 @@ def format_(
     The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one of: this node alone
     (--standalone; others are added later), a list with directory ids (--initial-controllers; make the ids with
     `raftlog storage random-uuid`), or none (--no-initial-controllers: a node that joins a quorum through
-    controller.quorum.bootstrap.servers).
+    controller.quorum.bootstrap.servers). A voter's new disk is formatted with --no-initial-controllers too: it must not count
+    before the quorum says so.
 
     \b
     Examples:

@@ -111,9 +111,14 @@ class NodeConfig:
             fetch_max_bytes=own.fetch_max_bytes,
             request_timeout_ms=own.quorum_request_timeout_ms,
             max_metadata_version=LATEST_METADATA_VERSION,
-            bootstrap_servers=own.bootstrap_servers,
+            # Who joins a quorum though the configuration names voters (a new disk) begins with asking those.
+            bootstrap_servers=own.bootstrap_servers or (() if voters != () else self._other_voters()),
             endpoint=own.advertised,
         )
+
+    def _other_voters(self) -> tuple[str, ...]:
+        assert self.controller is not None
+        return tuple(voter.endpoint for voter in self.controller.voters if voter.node_id != self.node_id)
 
     def items(self) -> Iterator[tuple[str, object]]:
         """(key, effective value) of every key that this role reads, in the order they are documented."""

@@ -173,6 +173,11 @@ def test_initial_controllers_give_the_node_its_directory(raftlog, dynamic, tmp_p
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
+def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog, config, tmp_path):
+    assert raftlog("storage", "format", "-c", config, "--no-initial-controllers").code == 0
+    assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

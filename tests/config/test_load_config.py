@@ -229,3 +229,47 @@ def test_items_are_the_effective_values_of_the_role(write):
     assert items["controller.quorum.fetch.timeout.ms"] == 1000
     assert "broker.fencing.timeout.ms" not in items
     assert "broker.fencing.timeout.ms" in dict(load(write(BROKER)).items())
+
+
+# --- controllers that are not configured as voters ------------------------------------------------------------------------
+
+JOINING = """
+process.roles = ["controller"]
+node.id = 4
+cluster.id = "c"
+log.dirs = "data"
+listeners = ["10.0.0.4:9093"]
+controller.quorum.bootstrap.servers = ["10.0.0.1:9093", "10.0.0.4:9093"]
+controller.quorum.auto.join.enable = true
+"""
+
+
+def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write):
+    config = load(write(JOINING))
+    assert config.controller.controller_quorum_auto_join_enable
+    quorum = config.quorum_config("d4", ())
+    assert (quorum.voters, quorum.bootstrap_servers, quorum.endpoint) == ((), ("10.0.0.1:9093",), "10.0.0.4:9093")
+    assert [peer.node_id for peer in quorum.bootstrap_peers] == [-2]
+    moved = load(write(JOINING), "advertised.listeners=h:7", "listeners=0.0.0.0:9093")
+    assert moved.quorum_config("d4", ()).endpoint == "h:7"
+
+
+def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write):
+    config = load(write(CONTROLLER))
+    assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
+    assert config.quorum_config("d").bootstrap_servers == ()
+    assert config.quorum_config("d").endpoint == "127.0.0.1:9093"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("listeners", "", "required for a controller that is not in controller.quorum.voters"),
+        ("listeners", "0.0.0.0:9093", "other nodes cannot connect to 0.0.0.0:9093"),
+        ("listeners", "h:0", "other nodes cannot connect to h:0"),
+        ("controller.quorum.bootstrap.servers", "", "or controller.quorum.bootstrap.servers"),
+        ("controller.quorum.auto.join.enable", "perhaps", "controller.quorum.auto.join.enable"),
+    ],
+)
+def test_a_joining_controller_must_be_reachable(write, key, value, complaint):
+    assert any(complaint in found for found in mistakes(write(JOINING), f"{key}={value}"))

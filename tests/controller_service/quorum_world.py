@@ -45,9 +45,9 @@ class Node:
     def directory(self) -> str:
         return f"dir-{self.id}-{self.disks}"
 
-    def new_disk(self) -> None:
-        """As formatted with --no-initial-controllers, unless it is the first one."""
-        if self.disks:
+    def new_disk(self, *, joining: bool = True) -> None:
+        """As formatted with --no-initial-controllers, unless it is the first one, or ``joining`` is false."""
+        if self.disks and joining:
             self.voters = ()
         self.disks += 1
         self.disk = SimDisk(NodeIdentity("c", self.id, self.directory), random.Random(self.id))

@@ -94,7 +94,8 @@ def test_an_observer_that_nobody_adds_stays_one() -> None:
     run(main())
 
 
-def test_a_replaced_disk_is_a_new_voter() -> None:
+@pytest.mark.parametrize("joining", [True, False])
+def test_a_replaced_disk_is_a_new_voter(joining: bool) -> None:
     async def main() -> None:
         world = QuorumWorld(voters=3, auto_join=True)
         await world.voters_are(1, 2, 3)
@@ -102,7 +103,7 @@ def test_a_replaced_disk_is_a_new_voter() -> None:
         lost = world.nodes[3]
         lost.kill()
         await world.write("b")
-        lost.new_disk()
+        lost.new_disk(joining=joining)
         lost.start()
         await world.voters_are("dir-1-1", "dir-2-1", "dir-3-2")
         await world.converged()
