@@ -319,11 +319,9 @@ class Leader(Role):
 
     @override
     def on_voters_changed(self) -> None:
+        # No fetch is parked now that knows its replica by what it was before: the proposal has released them all.
         node = self.node
         self.progress.take(node.voters, node.now, counts_leader=node.is_voter)
-        for (node_id, directory_id), fetch in self._parked.items():
-            voter = self.progress.voters.get(node_id)
-            fetch.is_voter = voter is not None and voter.directory_id == directory_id
         if not node.takes_part:
             self._resign("removed from the voter set")
             return

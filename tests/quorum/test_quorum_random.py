@@ -4,11 +4,20 @@ a replaced disk. Then all must heal."""
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
-from quorum_harness import Cluster, SimNode, voters_in
+from quorum_harness import Cluster, SimNode, effects_of, voters_in
 
-from raftlog.quorum.events import PeerConnected, PeerLost, RequestFailed, ResignRequested, RoundRequested, Tick
+from raftlog.quorum.events import (
+    PeerConnected,
+    PeerLost,
+    RequestFailed,
+    ResignRequested,
+    RoundRequested,
+    Tick,
+    VotersChanged,
+)
 
 
 class Chaos:
@@ -246,6 +255,26 @@ def test_schedules_reach_what_they_should() -> None:
     assert epochs > 20
     assert truncations > 3
     assert committed > 30
+
+
+def test_changing_schedules_reach_what_they_should() -> None:
+    """Voters come and go, leaders are removed, records of it truncated, snapshots installed, disks replaced."""
+    changes = removed = reverted = installed = replaced = 0
+    for seed in range(60):
+        chaos = run_seed(seed, changing=True)
+        cluster = chaos.cluster
+        changes += cluster.changes
+        installed += cluster.installed
+        replaced += chaos.disk_replaced
+        removed += any(getattr(e, "reason", "") == "removed from the voter set" for _, e in cluster.history)
+        for node in cluster.nodes.values():
+            offsets = [e.offset for e in effects_of(node, VotersChanged)]
+            reverted += any(a > b >= 0 for a, b in pairwise(offsets))
+    assert changes > 60
+    assert removed > 5
+    assert reverted > 0
+    assert installed > 10
+    assert replaced > 1
 
 
 def test_same_seed_same_history() -> None:
