@@ -277,7 +277,9 @@ class Client:
     async def _write(self, operation: Operation, body: Any) -> Any:
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks
-        if self._rng.random() < self._config.numbered_share:
+        numbered = self._rng.random() < self._config.numbered_share
+        # Below level 2 of metadata.version there are no sessions: such a write would be refused.
+        if numbered and self._config.release_version != 1:
             response = await self._numbered.write(body, acks=acks, timeout_s=timeout_s)
             if response.write.duplicate:
                 self._workload.found_executed()
