@@ -232,11 +232,12 @@ class Leader(Role):
             leader_epoch=self.epoch,
             high_watermark=node.high_watermark,
             log_start_offset=node.log.start,
-            # Who is no voter may know this one by a bootstrap server only.
-            leader_endpoint="" if fetch.is_voter else node.endpoint,
             round=number,
             correlation_id=fetch.correlation_id,
         )
+        if not fetch.is_voter:
+            # It may know this node by a bootstrap server only.
+            response.leader_endpoint = node.endpoint
         max_bytes = fetch.max_bytes if fetch.offset < node.log.end else 0
         node.out.append(ReplyFetch(fetch.reply_to, response, fetch.offset, max_bytes))
 
