@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,8 @@ def silence() -> None:
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.ReturnLoggerFactory())
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+    # Of a process that is killed before its first step.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 def simulate(

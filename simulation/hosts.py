@@ -103,11 +103,10 @@ class ControllerHost:
         low, high = self._disk_latency_s
         return SimDisk(identity, random.Random(self._rng.getrandbits(64)), latency_min_s=low, latency_max_s=high)
 
-    def replace_disk(self, directory_id: str) -> None:
-        """An empty disk with an identity of its own; the process is down."""
-        self.quorum = replace(self.quorum, directory_id=directory_id)
+    def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
+        """An empty disk with an identity of its own, formatted as that of a node that is no voter; the process is down."""
+        self.quorum = replace(self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers)
         self.disk = self._new_disk()
-        self.incarnation += 1
 
     def start(self) -> None:
         """Start the process on what its disk holds."""

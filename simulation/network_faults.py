@@ -7,7 +7,7 @@ reordering can still do to the code above, and what stands for them here:
 * a message that is late is one that *stalls its stream*: everything behind it waits too. Its sender may give up meanwhile, open another
   link and be served there; then the old messages arrive, after the new ones: reordering across links;
 * a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a sender that asks again, so only those
-  requests are doubled that a correct sender might repeat: votes, fetches, heartbeats, registrations; never a client's write.
+  requests are doubled that a correct sender might repeat: votes, fetches, heartbeats, registrations, a client's write if it is numbered.
 * a connect that is *refused* or answered by nobody, although the process lives: a full backlog, a firewall.
 """
 
@@ -63,7 +63,11 @@ class LinkFaults:
         if conversation not in _REPEATABLE:
             if conversation is not Conversation.CONTROLLER:
                 return []
-            messages = [message for message in messages if message.WhichOneof("body") in _REPEATABLE_BODIES]
+            messages = [
+                message
+                for message in messages
+                if message.WhichOneof("body") in _REPEATABLE_BODIES or message.client.sequence > 0
+            ]
         if messages:
             self.happened("request_repeated")
         return messages

@@ -62,6 +62,10 @@ class SwarmConfig:
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
+    auto_join: bool = False
+    """Observers that are caught up ask to become voters."""
+    max_clients: int = 0
+    """Exactly-once clients open at a time; 0: as by default."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
@@ -93,6 +97,7 @@ def draw(seed: int) -> SwarmConfig:
     timeout_ms = rng.choice((200, 500, 1000, 1000))
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
+    old = rng.random() < 0.15
     names = [name for name in FAULTS if rng.random() < share]
     return SwarmConfig(
         voters=voters,
@@ -117,7 +122,9 @@ def draw(seed: int) -> SwarmConfig:
         drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
         snapshot_bytes=rng.choice((0, 1000, 1000, 5000, 50000)),
         retention_bytes=rng.choice((1, 5000, 20000, 100000)),
-        release_version=rng.choice((0, 0, 0, 0, 1)),
+        release_version=1 if old else 0,
+        auto_join=rng.random() < 0.1,
+        max_clients=rng.choice((0, 0, 0, 2)),
         faults={name: FAULTS[name].draw(rng) for name in names},
-        numbered_share=rng.choice((0.0, 0.5, 1.0)),
+        numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
     )

@@ -23,7 +23,7 @@ from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
-from simulation import faults_disks, faults_links, faults_nodes
+from simulation import faults_disks, faults_links, faults_nodes, faults_voters
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
@@ -85,6 +85,7 @@ class World:
         """Names of hosts whose copy is not sound any more."""
         self._make_hosts()
         self.workload = Workload(self)
+        self.operator = faults_voters.Operator(self)
         self.watch.begin(self)
 
     def rng(self, purpose: str) -> random.Random:
@@ -105,6 +106,10 @@ class World:
                 metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
                 metadata_max_retention_bytes=config.retention_bytes,
             )
+        if config.auto_join:
+            settings = replace(settings, controller_quorum_auto_join_enable=True)
+        if config.max_clients:
+            settings = replace(settings, max_clients=config.max_clients)
         if config.release_version:
             settings = replace(settings, bootstrap_metadata_version=config.release_version)
         observers = range(OBSERVER_IDS, OBSERVER_IDS + config.observers)
@@ -116,7 +121,7 @@ class World:
                     election_timeout_ms=config.election_timeout_ms, election_jitter_max_ms=config.election_timeout_ms // 5,
                     fetch_timeout_ms=config.fetch_timeout_ms, fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
                     request_timeout_ms=config.fetch_timeout_ms,
-                    max_metadata_version=versions.LATEST_METADATA_VERSION,
+                    endpoint=f"c{node_id}:9093", max_metadata_version=versions.LATEST_METADATA_VERSION,
                 ),
                 settings, self.rng(f"c{node_id}"), self.note, self.watch, failed=self._controller_stopped,
                 disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
@@ -140,6 +145,12 @@ class World:
             broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
         )
         return BrokerHost(self.network, settings, self.rng(name or f"b{broker_id}"), self.watch)
+
+    def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
+        """Give a host an empty disk; what has happened to the old one stays counted."""
+        faults_disks.collect(host, self.outcome.faults)
+        others = tuple(other.endpoint for other in self.controllers if other is not host)
+        host.replace_disk(directory_id, others)
 
     def hosts(self) -> list[ControllerHost | BrokerHost]:
         """All that belong to the cluster."""
@@ -196,6 +207,11 @@ class World:
     def may_mend(self, *names: str) -> bool:
         """Whether what is broken between or at these hosts may be mended: in the liveness phase only inside the healed part."""
         return not self.lasting or all(name in self.core for name in names)
+
+    @property
+    def voters_change(self) -> bool:
+        """Whether this run changes the voter set: then who a majority is only the log knows."""
+        return self.config.auto_join or not faults_voters.VOTER_FAULTS.isdisjoint(self.config.faults)
 
     def may_damage(self) -> bool:
         """Whether one more voter's copy may be lost: the others are a majority still."""
@@ -332,7 +348,7 @@ class World:
     async def _fault(self, name: str, mean_s: float) -> None:
         """One kind of fault, again and again."""
         rng = self.rng(f"fault {name}")
-        fault = {**faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN}[name]
+        fault = {**faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN}[name]
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
             if not self.lasting:
@@ -347,12 +363,15 @@ class World:
         majority = len(self.voter_ids) // 2 + 1
         voters = [host for host in self.voters() if host.name not in self.damaged]
         chosen = sorted(rng.sample(voters, rng.randint(majority, len(voters))), key=lambda host: host.id)
+        if self.voters_change:
+            # Who is a majority now only the log knows.
+            chosen = list(self.controllers)
         count = rng.randint(1, len(self.members)) if self.members else 0
         brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
         for twin in self.brokers[len(self.members) :]:
             twin.kill()
         self.core = dict.fromkeys([host.name for host in chosen] + [host.name for host in brokers])
-        self.core.update((name, None) for name in self.workload.hosts())
+        self.core.update(dict.fromkeys([*self.workload.hosts(), "operator"]))
         self.note("world", f"heals {' '.join(self.core)}; the rest stays as it is")
         healed: list[ControllerHost | BrokerHost] = [*chosen, *brokers]
         for source, target in self.network.cut_pairs():
@@ -372,7 +391,7 @@ class World:
         self.watch.tell("healed")
 
     def _core_controllers(self) -> list[ControllerHost]:
-        return [host for host in self.voters() if host.name in self.core and self._reaches_leader(host.name)]
+        return [host for host in self.controllers if host.name in self.core and self._reaches_leader(host.name)]
 
     def core_brokers(self) -> list[BrokerHost]:
         """Healed brokers that reach the active controller."""

@@ -1,0 +1,138 @@
+"""What operators do to the quorum while everything else goes wrong: voters come and go, disks are replaced, the leadership is moved.
+
+One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough, and no change of unknown outcome may
+still come; until the node is a voter again under its new directory id, no other copy may be lost (see ``faults_disks``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.hosts import ControllerHost
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+VOTER_FAULTS = frozenset(("change_voters", "lose_disk"))
+
+_TIMEOUT_S = 5.0
+_AGAIN_S = 0.3
+_DONE = frozenset((ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND))
+
+
+class Operator:
+    """Sends one request after the other to whoever leads."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        transport = world.network.transport_for("operator")
+        endpoints = [host.endpoint for host in world.controllers]
+        self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
+        self.busy = False
+        self.unknown = False
+        """A change of the voters may still be executed, or not."""
+
+    async def ask(self, body: Any) -> ApiError | None:
+        """Send one request; the error, if there was one."""
+        try:
+            await self._client.call(body, timeout_s=_TIMEOUT_S)
+        except ApiError as error:
+            self._world.note("operator", f"{type(body).__name__} {error.code.name} unknown={error.outcome_unknown}")
+            self.unknown |= error.outcome_unknown
+            return error
+        self._world.note("operator", f"{type(body).__name__} done")
+        return None
+
+    async def until_done(self, body: Any) -> bool:
+        """Send until it is so; False if the time of faults is over before."""
+        while not self._world.lasting:
+            error = await self.ask(body)
+            if error is None or error.code in _DONE:
+                return True
+            await asyncio.sleep(_AGAIN_S)
+        return False
+
+
+def _committed(world: World) -> dict[int, str]:
+    """The voters as the active controller has them committed: id and directory; empty if they are not in the log."""
+    service = world.active()
+    named = service.image.voters if service is not None else None
+    return {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
+
+
+def _is_settled(world: World, voters: dict[int, str]) -> bool:
+    """Whether everyone that is up goes by this set."""
+    return all(
+        {voter.node_id: voter.directory_id for voter in host.core.voters} == voters
+        for host in world.controllers
+        if host.core is not None
+    )
+
+
+def _add(host: ControllerHost) -> pb.AddRaftVoterRequest:
+    return pb.AddRaftVoterRequest(voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint)
+
+
+async def change_voters(world: World, rng: random.Random) -> None:
+    """A voter is removed, the leader perhaps, or a node that is none is added."""
+    operator, voters = world.operator, _committed(world)
+    if operator.busy or world.damaged or not voters:
+        return
+    operator.busy = True
+    try:
+        outside = [host for host in world.controllers if host.id not in voters]
+        if outside and (len(voters) < 3 or rng.random() < 0.6):
+            if await operator.ask(_add(rng.choice(outside))) is None:
+                world.happened("change_voters")
+        elif len(voters) > 1:
+            node_id = rng.choice(sorted(voters))
+            body = pb.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=voters[node_id])
+            if await operator.ask(body) is None:
+                world.happened("change_voters")
+    finally:
+        operator.busy = False
+
+
+async def lose_disk(world: World, rng: random.Random) -> None:
+    """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its new one added."""
+    operator, voters = world.operator, _committed(world)
+    hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
+    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
+        return
+    if not _is_settled(world, voters):
+        return
+    operator.busy = True
+    try:
+        host = rng.choice(hosts)
+        old = host.quorum.directory_id
+        world.note(host.name, "loses its disk")
+        world.happened("lose_disk")
+        world.damaged[host.name] = None
+        host.kill()
+        world.replace_disk(host, f"{old}x")
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        if host.service is None:
+            host.start()
+        gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old)
+        if await operator.until_done(gone) and await operator.until_done(_add(host)):
+            world.damaged.pop(host.name, None)
+            operator.unknown = False
+    finally:
+        operator.busy = False
+
+
+async def transfer(world: World, rng: random.Random) -> None:
+    """The leadership is handed to a voter that is named, or to whoever is most complete."""
+    target_id = rng.choice([-1, *(host.id for host in world.voters())])
+    if await world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id)) is None:
+        world.happened("transfer")
+
+
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (change_voters, lose_disk, transfer)}
