@@ -8,6 +8,7 @@ import pytest
 import structlog
 from snapshot_world import Node, World
 
+from controller.service import ControllerService
 from raftlog.client import snapshot_fetch
 from raftlog.quorum import events
 from raftlog.replica import replica as replica_module
@@ -72,6 +73,42 @@ def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() 
         for node in world.nodes:
             assert node.service.snapshots.loaded == 1
             assert node.log_start > 0
+
+    run(main())
+
+
+def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ControllerService._load_slice
+
+    def slow(self, load):
+        loop = asyncio.get_running_loop()
+        if loop.time() < loading_until[0]:
+            loop.call_later(0.05, self._schedule_turn)
+        else:
+            honest(self, load)
+
+    loading_until = [0.0]
+    monkeypatch.setattr(ControllerService, "_load_slice", slow)
+
+    async def main() -> None:
+        world = World()
+        await compacted(world)
+        await world.converged()
+        for node in world.nodes:
+            node.kill()
+        loading_until[0] = asyncio.get_running_loop().time() + 10
+        for node in world.nodes:
+            node.start()
+        leader = await world.until(
+            lambda: next((node for node in world.nodes if node.service.leadership is not None), None)
+        )
+        await asyncio.sleep(1)
+        assert leader.service.leadership is not None
+        assert leader.service.loading
+        assert leader.service.active is None
+        await world.write(3)
+        assert asyncio.get_running_loop().time() > loading_until[0]
+        await world.converged()
 
     run(main())
 

@@ -1,0 +1,172 @@
+"""What the shell does with a fetched snapshot, with one of its own, and with the log below it."""
+
+import asyncio
+from typing import Any
+
+from test_shell_rules import Shell
+
+from raftlog import batch
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.quorum import events as ev
+from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.storage.api import SnapshotId
+from raftlog.voter import Voter
+from simulation.loop import run
+
+VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
+ID = SnapshotId(40, 3)
+
+
+def content(snapshot_id: SnapshotId = ID, cluster_id: str = "c") -> bytes:
+    header = SnapshotHeader(cluster_id, 0, snapshot_id.end_offset, snapshot_id.epoch, 5000, VOTERS)
+    return encode_header(header) + encode_footer(header, 1, 0)
+
+
+class Stage(Shell):
+    """A shell whose events are written down, and never reach the state machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+        self.replica._step = self._note  # type: ignore[method-assign]
+
+    def _note(self, event: Any) -> None:
+        if not isinstance(event, ev.Tick):
+            self.events.append(event)
+
+    def fetch(self, data: bytes, snapshot_id: SnapshotId = ID) -> None:
+        half = len(data) // 2
+        self.replica._store_snapshot(ev.StoreSnapshot(snapshot_id, 0, data[:half], False))
+        self.replica._store_snapshot(ev.StoreSnapshot(snapshot_id, half, data[half:], True))
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            end = self.replica.log_end_offset
+            data = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=end, epoch=1, timestamp_ms=1)
+            self.replica._append(ev.Append(ev.LogSpan(end, end + 1, ((1, end),), data)))
+        self.replica._flush(ev.Flush())
+
+    @property
+    def failed(self) -> bool:
+        return any(name == "failed" for name, _ in self.replica._listener.calls)
+
+
+def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.append(3)
+        stage.fetch(content())
+        assert stage.replica.log_end_offset == 3, "not before it is durable"
+        await asyncio.sleep(1)
+        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+        replica = stage.replica
+        assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots) == (40, 40, (ID,))
+        assert replica.last_timestamp_ms == 5000
+        stage.append(1)
+        assert len(replica.read(40, 41, 100)) > 0
+
+    run(main())
+
+
+def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.append(3)
+        data = bytearray(content())
+        data[len(data) // 3] ^= 1
+        stage.fetch(bytes(data))
+        await asyncio.sleep(1)
+        [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
+        assert (event.snapshot_id, event.voters) == (ID, ())
+        assert event.error
+        assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+        stage.fetch(content())
+        await asyncio.sleep(1)
+        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+
+    run(main())
+
+
+def test_a_snapshot_of_another_cluster_stops_the_node() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.fetch(content(cluster_id="other"))
+        await asyncio.sleep(1)
+        assert stage.failed
+        assert not any(isinstance(event, ev.SnapshotStored) for event in stage.events)
+
+    run(main())
+
+
+def own(offset: int) -> tuple[SnapshotHeader, Any]:
+    image = Image(offset, 1, 1)
+    header = header_of(image, cluster_id="c", generation=0)
+    return header, pieces(image, header)
+
+
+def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_who_asked() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.append(10)
+        told: list[tuple[SnapshotId, int]] = []
+        stage.replica.write_snapshot(*own(7), lambda id_, size: told.append((id_, size)))
+        assert stage.replica.snapshots == ()
+        await asyncio.sleep(1)
+        snapshot_id = SnapshotId(8, 1)
+        assert ev.SnapshotFrozen(snapshot_id) in stage.events
+        assert stage.replica.snapshots == (snapshot_id,)
+        assert told == [(snapshot_id, stage.replica.snapshot_size(snapshot_id))]
+
+    run(main())
+
+
+def test_an_installed_snapshot_ends_the_one_being_written() -> None:
+    async def main() -> None:
+        stage = Stage()
+        stage.append(10)
+        header, made = own(7)
+        told: list[SnapshotId] = []
+
+        def slowly():
+            yield from made
+            for _ in range(10_000):
+                yield b""
+
+        stage.replica.write_snapshot(header, slowly(), lambda id_, _: told.append(id_))
+        await asyncio.sleep(0.1)
+        stage.fetch(content())
+        await asyncio.sleep(60)
+        assert stage.replica.snapshots == (ID,)
+        assert told == []
+        assert not any(isinstance(event, ev.SnapshotFrozen) for event in stage.events)
+        # And another one can be written.
+        stage.append(3)
+        stage.replica.write_snapshot(*own(41), lambda id_, _: told.append(id_))
+        await asyncio.sleep(1)
+        assert told == [SnapshotId(42, 1)]
+
+    run(main())
+
+
+def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> None:
+    async def main() -> None:
+        stage = Stage()
+        replica = stage.replica
+        stage.append(10)
+        replica.write_snapshot(*own(7), lambda *_: None)
+        durable = replica._durable_end_offset
+        replica._durable_end_offset = 7
+        await asyncio.sleep(1)
+        snapshot_id = SnapshotId(8, 1)
+        replica._durable_end_offset = 7
+        assert not replica.advance_log_start(snapshot_id)
+        assert (replica.log_start_offset, len(replica.read(0, 1, 100)) > 0) == (0, True)
+        replica._durable_end_offset = max(durable, 10)
+        assert replica.advance_log_start(snapshot_id)
+        assert stage.events[-1] == ev.LogStartAdvanced(snapshot_id)
+        assert replica.log_start_offset == 8
+        assert replica._tail.read(7, 10, 1000) is None
+        assert [header.base_offset for header in batch.headers(replica.read(8, 10, 1000))] == [8, 9]
+
+    run(main())
