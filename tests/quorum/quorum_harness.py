@@ -249,6 +249,9 @@ class SimNode:
         self.cluster.history.extend((self.id, effect) for effect in effects)
 
     def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
+            # Checked now: while a send is held the peers may change.
+            assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
         if isinstance(effect, ReplyFetch) and effect.max_bytes > 0:
             assert effect.offset >= self.start_offset
         if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
@@ -353,6 +356,8 @@ class SimNode:
     def replace_disk(self) -> None:
         """An empty disk in the place of the old one: another replica of the same id."""
         disks = ("", "b", "c")
+        # What it acknowledged may still be on its way: no leader can know that the disk is gone.
+        self.cluster.lost_disks[self.config.directory_id] = self.disk
         directory_id = f"dir{self.id}{disks[disks.index(self.config.directory_id[4:]) + 1]}"
         self.config = replace(self.config, directory_id=directory_id)
         self.disk = Disk()
@@ -392,7 +397,6 @@ class SimNode:
         network = self.cluster.network
         self.cluster.oracle.leaves(self, effect)
         if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
-            assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
             network.append(Message(self.id, effect.peer_id, effect.correlation_id, effect.request, True, self.life))
         elif isinstance(effect, Reply):
             asker, correlation_id, life = effect.reply_to
@@ -444,6 +448,7 @@ class Cluster:
         self.fatal_allowed = False
         self.blocked: Callable[[int, int], bool] = lambda source, target: False
         self._value = 0
+        self.lost_disks: dict[str, Disk] = {}
         self.changes = 0
         """Of the voter set, proposed."""
         self.installed = 0
