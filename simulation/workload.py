@@ -139,7 +139,8 @@ class Client:
         self._count = 0
         self._sessions = 0
         """What a client has seen before it forgot its token counts no more: for the checkers it is another client."""
-        self._topics: list[str] = [f"{name}-t{i}" for i in range(4)]
+        shared = world.config.shared_keys
+        self._topics = [f"{name}-t{i}" for i in range(2 if shared else 4)] + [f"shared-t{i}" for i in range(shared)]
         transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []

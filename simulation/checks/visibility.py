@@ -1,6 +1,7 @@
 """What readers at brokers may see, and when they must see a write.
 
 * Never two answers for one offset: a read's reply names the image that answered, and its value is what the committed log says for there.
+* A *repeatable* read without a token shows nothing above the highest LAO that was ever announced.
 * *At least T* comes from an image at T or later; a client that sends the token of what it has seen last never sees less.
 * After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on every unfenced broker; after
   ``visible`` every *repeatable* read does too.
@@ -69,6 +70,8 @@ class Visibility(Checker):
         self._acknowledged, self._visible = _Floors(), _Floors()
         self._clients: dict[str, _Floors] = {}
         self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
+        self._announced = -1
+        """The highest LAO."""
         self.reads = 0
         self.held_to = 0
         """Reads that had to show some write, because of its level."""
@@ -104,6 +107,10 @@ class Visibility(Checker):
                 self._visible.raise_to(operation.offset, operation.returned_at)
         client.raise_to(operation.offset, operation.returned_at)
 
+    @override
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        self._announced = max(self._announced, lao)
+
     # --- writes -------------------------------------------------------------------------------------------------------
 
     def _check_written(self, operation: Operation) -> None:
@@ -130,6 +137,10 @@ class Visibility(Checker):
             expected = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
         else:
             expected = golden.topics(operation.offset)
+        if operation.mode == broker_pb2.REPEATABLE and operation.at_least < 0 and operation.offset > self._announced:
+            raise CheckFailedError(
+                f"{_name(operation)}, repeatable, is answered from {operation.offset}; LAO was announced up to {self._announced}"
+            )
         if operation.found != expected:
             raise CheckFailedError(
                 f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset}; the log says {expected!r}"

@@ -309,9 +309,11 @@ def test_progress_records_must_grow_and_lie_below_themselves() -> None:
 # --- visibility -------------------------------------------------------------------------------------------------------
 
 
-def _write(trace: Trace, value: str, level: int = 0, **fields: Any) -> int:
+def _write(trace: Trace, value: str, level: int = 0, *, announced: bool = True, **fields: Any) -> int:
     write = trace.invoke("write_config", value=value)
     offset = trace.committed(1, config("k", value))
+    if announced:
+        trace.tell("lao_announced", trace.host("c1"), 1, offset)
     trace.give(write, offset=offset, reached=level, **fields)
     return offset
 
@@ -336,6 +338,15 @@ def test_what_the_log_says_may_be_read() -> None:
     trace = _serving(Visibility)
     one = _write(trace, "a")
     _read(trace, None, one - 1, mode=LATEST)
+
+
+def test_a_repeatable_read_above_every_lao_is_refused() -> None:
+    trace = _serving(Visibility)
+    one, two = _write(trace, "a"), _write(trace, "b", announced=False)
+    _read(trace, "a", one, mode=REPEATABLE)
+    _read(trace, "b", two, mode=REPEATABLE, at_least=two)
+    with refused("LAO was announced up to"):
+        _read(trace, "b", two, mode=REPEATABLE)
 
 
 def test_another_answer_for_an_offset_is_refused() -> None:

@@ -1,0 +1,54 @@
+"""Where mutants are hunted: small clusters, short lives, and the faults that bring a kind of breakage to light."""
+
+from __future__ import annotations
+
+from simulation.swarm import SwarmConfig
+
+KILLS = {"kill_controller": 1.0, "kill_all_controllers": 4.0, "kill_mid_write": 1.5}
+CUTS = {"isolate": 1.5, "partition": 2.0, "one_way": 2.0, "split": 3.0}
+
+ELECTIONS = SwarmConfig(
+    brokers=0, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=15.0, disk_max_ms=20.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, timeout_s=0.5, faults={**KILLS, **CUTS, "resign": 2.0},
+)  # fmt: skip
+"""Epoch after epoch: voters die, disks are slow, cuts come and go."""
+
+LATE = SwarmConfig(
+    brokers=0, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=15.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, timeout_s=0.5,
+    faults={"message_late": 0.03, "request_repeated": 0.3, "isolate": 1.5, "clog": 1.0, "resign": 1.0, "pause": 2.0},
+)  # fmt: skip
+"""Messages that come long after whoever sent them has moved on."""
+
+QUIET = SwarmConfig(brokers=2, safety_s=5.0, reads_per_s=5.0, writes_per_s=10.0)
+"""No faults: what shows without any."""
+
+BROKERS = SwarmConfig(
+    brokers=3, clients=2, writes_per_s=10.0, reads_per_s=10.0, safety_s=15.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, disk_max_ms=20.0,
+    faults={
+        "kill_controller": 2.0, "kill_broker": 2.0, "partition": 1.5, "heartbeats_lost": 3.0, "clog": 1.5, "resign": 3.0,
+        "pause": 2.0,
+    },
+)  # fmt: skip
+"""Brokers that come, go and lag, under controllers that do."""
+
+DEPOSED = SwarmConfig(
+    brokers=2, clients=0, direct_clients=4, writes_per_s=40.0, topics_share=0.9, shared_keys=2, numbered_share=0.0,
+    safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, timeout_s=1.0,
+    faults={"isolate": 2.0, "pause": 2.0, "message_late": 0.01, "split": 4.0},
+)  # fmt: skip
+"""Leaders that do not know that they lead no more, and clients that still reach them."""
+
+SLOW = SwarmConfig(
+    brokers=3, clients=4, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, safety_s=12.0,
+    delay_min_ms=1.0, delay_mean_ms=20.0, fetch_timeout_ms=2000, session_timeout_ms=3000, disk_max_ms=5.0,
+    faults={"kill_broker": 2.0, "clog": 1.0},
+)  # fmt: skip
+"""Long ways, so that one broker is always behind another."""
+
+TWINS = SwarmConfig(
+    brokers=2, clients=2, writes_per_s=20.0, reads_per_s=10.0, safety_s=20.0, delay_mean_ms=5.0, fetch_timeout_ms=1000,
+    session_timeout_ms=600, faults={"twin_broker": 1.5, "pause": 0.5, "kill_broker": 2.0, "partition": 2.0},
+)  # fmt: skip
+"""Brokers that are thought dead, replaced, and are not dead."""

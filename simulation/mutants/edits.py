@@ -1,0 +1,86 @@
+"""Editing a function of the running program, for a while.
+
+An edit is text for text in the source of one function, which is compiled anew and put in place as the function's code: every reference
+to it, by whatever name, is the edited one. Source that has changed so that the text is no longer found, once and only once, is an
+error, never a mutant that does nothing.
+"""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+
+class StaleMutantError(Exception):
+    """What an edit was made for is not in the code any more."""
+
+
+class Edit(NamedTuple):
+    """In the function ``target`` ("package.module:Class.method") ``old`` is replaced by ``new``."""
+
+    target: str
+    old: str
+    new: str
+
+
+def find_function(target: str) -> FunctionType:
+    """The plain function behind a name: of a property, its getter. Raises StaleMutantError."""
+    module_name, _, path = target.partition(":")
+    found: Any
+    try:
+        found = importlib.import_module(module_name)
+        for name in path.split("."):
+            # Not by getattr: an inherited method is another class's, and a class method would come bound.
+            found = vars(found)[name]
+    except (ImportError, KeyError) as error:
+        raise StaleMutantError(f"there is no {target}: {error!r}") from error
+    if isinstance(found, property):
+        found = found.fget
+    found = getattr(found, "__func__", found)
+    if not isinstance(found, FunctionType):
+        raise StaleMutantError(f"{target} is no function but {type(found).__name__}")
+    return found
+
+
+def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
+    """The code of an edited source, with the same free variables as the function has now."""
+    free = function.__code__.co_freevars
+    # A method's source is indented as it is: like that it is a body.
+    body = source if source[0].isspace() else textwrap.indent(source, "    ")
+    text = f"def _enclosing({', '.join(free)}):\n{body}"
+    flags = __future__.annotations.compiler_flag
+    code: CodeType | None = compile(text, f"<{target}, edited>", "exec", flags, dont_inherit=True)
+    for name in ("_enclosing", function.__code__.co_name):
+        assert code is not None
+        code = next((c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name), None)
+    if code is None or code.co_freevars != free:
+        raise StaleMutantError(f"{target} cannot be edited: it does not compile to a function with the names {free}")
+    # Tracebacks and filters go by the qualified name.
+    return code.replace(co_qualname=function.__code__.co_qualname)
+
+
+@contextmanager
+def edited(edits: Sequence[Edit]) -> Iterator[None]:
+    """Apply all edits, and take them back. Raises StaleMutantError before anything is changed."""
+    sources: dict[FunctionType, tuple[str, str]] = {}
+    for target, old, new in edits:
+        function = find_function(target)
+        source = sources[function][1] if function in sources else inspect.getsource(function)
+        if (count := source.count(old)) != 1:
+            raise StaleMutantError(f"{target} has {count} times, not once: {old!r}")
+        sources[function] = target, source.replace(old, new)
+    codes = {function: _compiled(function, source, target) for function, (target, source) in sources.items()}
+    originals = {function: function.__code__ for function in codes}
+    try:
+        for function, code in codes.items():
+            function.__code__ = code
+        yield
+    finally:
+        for function, original in originals.items():
+            function.__code__ = original

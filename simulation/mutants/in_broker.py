@@ -1,0 +1,73 @@
+"""Mutants of the broker and the client: which image answers, and what is sent again."""
+
+from __future__ import annotations
+
+from simulation.mutants.configs import BROKERS, SLOW
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "repeatable-from-tip",
+        "a repeatable read is answered from the newest image",
+        (Edit("broker.read_gate:ReadGate._find", "at_lao = view.repeatable", "at_lao = view.tip"),),
+        SLOW,
+        "slow links to brokers",
+    ),
+    Mutant(
+        "token-ignored",
+        "a read does not wait for the offset that its client has seen",
+        (
+            Edit(
+                "broker.read_gate:ReadGate._wanted",
+                "return repeatable, options.at_least.offset",
+                "return repeatable, UNKNOWN",
+            ),
+        ),
+        BROKERS,
+        "slow links to brokers",
+        known=2,
+    ),
+    Mutant(
+        "serves-while-fenced",
+        "a broker that is fenced, or must think so, goes on serving",
+        (
+            Edit(
+                "broker.service:BrokerService.why_fenced",
+                "if why := self._lifecycle.why_fenced(self._loop.time()):",
+                "if why := (not self._lifecycle.epoch >= 0 and 'not registered'):",
+            ),
+            Edit("broker.view:View._note_membership", "if mine is None or mine.fenced:", "if mine is None:"),
+        ),
+        BROKERS,
+        "brokers cut off for longer than their session",
+    ),
+    Mutant(
+        "listens-to-deposed",
+        "a broker believes a controller of an older epoch than it has heard",
+        (
+            Edit("broker.view:View.hear", "if controller_epoch < self.controller_epoch:", "if False:"),
+            Edit(
+                "broker.follower:MetadataFollower._take",
+                "elif reply.controller_epoch < view.controller_epoch:",
+                "elif False:",
+            ),
+        ),
+        BROKERS,
+        "leaders that are cut off",
+        known=11,
+    ),
+    Mutant(
+        "retries-unknown",
+        "a call whose outcome is unknown is sent again",
+        (
+            Edit(
+                "raftlog.client.routed_call:RoutedCall._attempt_failed",
+                "(self.idempotent or not error.outcome_unknown)",
+                "True",
+            ),
+        ),
+        BROKERS,
+        "connections that break",
+    ),
+)

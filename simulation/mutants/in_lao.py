@@ -1,0 +1,58 @@
+"""Mutants of LowestAcknowledgedOffset: who counts, since when, and with what."""
+
+from __future__ import annotations
+
+from simulation.mutants.configs import BROKERS
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+ADVANCE = "controller.lao:LaoTracker._advance"
+LOWEST = "self._by_applied[0][0]"
+
+MUTANTS = (
+    Mutant(
+        "lao-ignores-slowest",
+        "the broker that has applied least does not count",
+        (Edit(ADVANCE, LOWEST, "self._by_applied[min(1, len(self._by_applied) - 1)][0]"),),
+        BROKERS,
+        "slow links to brokers",
+    ),
+    Mutant(
+        "lao-counts-fetched",
+        "what is on its way to a broker counts as applied there",
+        (
+            Edit(
+                "controller.service:ControllerService.report",
+                "fetch.applied_offset",
+                "max(fetch.applied_offset, self._high_watermark - 1)",
+            ),
+        ),
+        BROKERS,
+        known=1,
+    ),
+    Mutant(
+        "lao-from-uncommitted",
+        "reports above what this controller knows as committed count",
+        (Edit("controller.lao:LaoTracker.report", "if max(applied, told) < self._high_watermark:", "if True:"),),
+        BROKERS,
+        "failovers",
+    ),
+    Mutant(
+        "lao-known-too-early",
+        "after a failover LAO is known before every member has reported",
+        (
+            Edit(
+                ADVANCE,
+                "self._floor = max(self._floor, self._by_applied[0][0])",
+                "self._floor = max(self._floor, next((a for a, _, _ in self._by_applied if a >= 0), -1))",
+            ),
+            Edit(
+                "controller.lao:LaoTracker.lao",
+                "return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor",
+                "return self._floor",
+            ),
+        ),
+        BROKERS,
+        "failovers, slow links to brokers",
+    ),
+)

@@ -1,0 +1,201 @@
+"""Mutants of the quorum: votes, log, high watermark, rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import ELECTIONS, LATE
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "vote-twice",
+        "a voter gives its vote of an epoch to whoever asks last",
+        (
+            Edit(
+                "raftlog.quorum.requests:_grants",
+                "if node.vote.voted_id != -1:",
+                "if node.vote.voted_id == request.replica_id:",
+            ),
+        ),
+        ELECTIONS,
+        "elections under kills and cuts",
+    ),
+    Mutant(
+        "vote-not-durable",
+        "what follows a vote is sent before the vote is on the disk",
+        (
+            Edit(
+                "raftlog.replica.replica:Replica._carry_out",
+                "elif self._held and isinstance(effect, _SENDS):",
+                "elif self._held and isinstance(effect, ()):",
+            ),
+        ),
+        ELECTIONS,
+    ),
+    Mutant(
+        "acknowledge-before-fsync",
+        "a follower's next Fetch leaves before its flush",
+        (Edit("raftlog.quorum.fetcher:Fetcher._blocked", "node.log.flushed_end < node.log.end", "False"),),
+        ELECTIONS,
+    ),
+    Mutant(
+        "leader-counts-unflushed",
+        "the leader counts itself at its log end, not at what it has flushed",
+        (Edit("raftlog.quorum.leader:Leader._commit", "node.log.flushed_end", "node.log.end"),),
+        ELECTIONS,
+        "slow disks",
+    ),
+    Mutant(
+        "commit-old-epoch",
+        "a leader commits records of an earlier epoch by counting (Raft 5.4.2)",
+        (Edit("raftlog.quorum.leader:Leader._commit", "offset > self.start_offset", "offset > 0"),),
+        ELECTIONS,
+        "failovers with a tail that is not committed",
+    ),
+    Mutant(
+        "truncate-below-high-watermark",
+        "a follower that differs drops its whole last epoch, committed or not",
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._truncate",
+                "target = min(end_offset, log.end_offset_for_epoch(epoch)[1])",
+                "target = min(end_offset, max(log.epochs.last_start, log.start))",
+            ),
+            Edit("raftlog.quorum.fetcher:Fetcher._truncate", "if target < node.high_watermark:", "if False:"),
+        ),
+        ELECTIONS,
+        "failovers",
+        known=7,
+    ),
+    Mutant(
+        "truncate-on-equal",
+        "a log that ends where the leader's epoch ends is told to diverge",
+        (
+            Edit(
+                "raftlog.quorum.log_state:LogState.divergence",
+                "epoch == last_epoch and offset <= end else",
+                "epoch == last_epoch and offset < end else",
+            ),
+        ),
+        ELECTIONS,
+        "failovers",
+    ),
+    Mutant(
+        "log-matching-off",
+        "the leader does not compare epochs: whatever a follower has, it is given what comes behind",
+        (
+            Edit(
+                "raftlog.quorum.log_state:LogState.divergence",
+                "return None if epoch == last_epoch and offset <= end else (epoch, end)",
+                "return None",
+            ),
+        ),
+        ELECTIONS,
+        "a leader that dies with a tail that nobody has",
+        known=3,
+    ),
+    Mutant(
+        "commit-by-minority",
+        "one voter less than a majority commits",
+        (
+            Edit(
+                "raftlog.quorum.progress:Progress.majority_offset",
+                "offsets[-self._majority]",
+                "offsets[-max(1, self._majority - 1)]",
+            ),
+        ),
+        ELECTIONS,
+    ),
+    Mutant(
+        "observer-counts",
+        "an observer's Fetch counts for the high watermark",
+        (
+            Edit(
+                "raftlog.quorum.progress:Progress.majority_offset",
+                "for replica in self._voter_list]",
+                "for replica in (*self._voter_list, *self.observers.values())]",
+            ),
+        ),
+        replace(ELECTIONS, observers=2),
+        "cuts, with observers",
+    ),
+    Mutant(
+        "high-watermark-beyond-log",
+        "a follower believes a high watermark above what it has",
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._append",
+                "min(log.end, response.high_watermark)",
+                "response.high_watermark",
+            ),
+        ),
+        ELECTIONS,
+        "restarts",
+    ),
+    Mutant(
+        "late-vote-counts",
+        "a candidate counts whatever grant comes, of an earlier epoch or of a pre-vote",
+        (
+            Edit(
+                "raftlog.quorum.campaign:Campaign.on_response",
+                "if self._awaited.get(event.peer_id) != event.correlation_id or not isinstance(response, pb.VoteResponse):",
+                "if not isinstance(response, pb.VoteResponse):",
+            ),
+            Edit(
+                "raftlog.quorum.campaign:Campaign.on_response",
+                "del self._awaited[event.peer_id]",
+                "self._awaited.pop(event.peer_id, None)",
+            ),
+            Edit(
+                "raftlog.quorum.campaign:Campaign.on_response",
+                "sound = not response.error_code and response.leader_epoch == self.epoch and response.pre_vote == self.pre_vote",
+                "sound = not response.error_code",
+            ),
+        ),
+        LATE,
+        "late messages",
+    ),
+    Mutant(
+        "vote-for-shorter-log",
+        "a voter gives its vote to a candidate whose log lacks what it has (Raft 5.4.1)",
+        (
+            Edit(
+                "raftlog.quorum.requests:_grants",
+                "if node.vote.leader_id != -1 or not complete:",
+                "if node.vote.leader_id != -1:",
+            ),
+            Edit(
+                "raftlog.quorum.requests:_grants",
+                "return complete and node.role.grants_pre_vote()",
+                "return node.role.grants_pre_vote()",
+            ),
+        ),
+        ELECTIONS,
+        "kills and cuts under writes",
+    ),
+    Mutant(
+        "campaign-again-after-restart",
+        "a node that voted for itself goes on campaigning in that epoch after a restart",
+        (
+            Edit(
+                "raftlog.quorum.transitions:Node._first_role",
+                "return Resigned(self, timer)",
+                "self.leader_id = -1\n"
+                "            self.set_vote(VoteState(vote.epoch, me, self.config.directory_id))\n"
+                "            return Candidate(self)",
+            ),
+        ),
+        ELECTIONS,
+        "leaders that die and come back at once",
+        known=8,
+    ),
+    Mutant(
+        "acknowledge-after-io-error",
+        "a sync that failed is reported as done",
+        (Edit("raftlog.storage.group_commit:GroupCommit.sync_finished", "if error is not None:", "if False:"),),
+        replace(ELECTIONS, faults={"disk_error": 0.5}),
+        "disks that fail",
+    ),
+)

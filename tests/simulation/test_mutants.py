@@ -1,0 +1,111 @@
+"""The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more is an error."""
+
+from concurrent.futures import Future, ProcessPoolExecutor
+
+import pytest
+
+from raftlog.quorum.progress import Progress
+from raftlog.quorum.voters import VoterSet
+from raftlog.voter import Voter
+from simulation.mutants import configs, hunt
+from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function
+from simulation.mutants.mutant import BrokenMutantError, Killed, Mutant, Survived, run_mutant
+from simulation.mutants.registry import MUTANTS
+from simulation.world import run_swarm
+
+MAJORITY = Edit("raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]")
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """All hunts are begun at once; each test waits for its own."""
+    with ProcessPoolExecutor(2, initializer=hunt.quiet) as made:
+        yield {name: made.submit(hunt.hunt_one, name, mutant.known, 1) for name, mutant in MUTANTS.items()}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str, Future], name: str) -> None:
+    found = pool[name].result(timeout=120)
+    assert isinstance(found, Killed), (
+        "known to be killed by this seed: find out what has become blind, or find another seed"
+    )
+
+
+@pytest.mark.parametrize("name", ["ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED"])
+def test_without_an_edit_nothing_fails(name: str) -> None:
+    for seed in range(3):
+        assert run_swarm(seed, getattr(configs, name)).failure is None
+
+
+def offset_of_a_majority() -> int:
+    progress = Progress(VoterSet(tuple(Voter(i, f"c{i}:1") for i in (1, 2, 3))), 1, 0.0)
+    progress.voters[2].end_offset, progress.voters[3].end_offset = 7, 3
+    return progress.majority_offset(5)
+
+
+def test_an_edit_is_in_force_inside_and_nowhere_else() -> None:
+    before = find_function(MAJORITY.target).__code__
+    assert offset_of_a_majority() == 5
+    with edited([MAJORITY]):
+        assert offset_of_a_majority() == 7
+    assert offset_of_a_majority() == 5
+    assert find_function(MAJORITY.target).__code__ is before
+
+
+def test_an_edit_is_taken_back_when_what_runs_inside_fails() -> None:
+    with pytest.raises(RuntimeError), edited([MAJORITY]):
+        raise RuntimeError
+    assert offset_of_a_majority() == 5
+
+
+def test_two_edits_of_one_function_are_both_made() -> None:
+    with edited([MAJORITY, MAJORITY._replace(old="offsets.sort()", new="offsets.sort(reverse=True)")]):
+        assert offset_of_a_majority() == 3
+
+
+def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
+    with edited(
+        [Edit("raftlog.quorum.follower:Follower.__init__", "self._hears_leader = False", "self._hears_leader = True")]
+    ):
+        assert "__class__" in find_function("raftlog.quorum.follower:Follower.__init__").__code__.co_freevars
+        assert run_swarm(0, configs.QUIET).failure is None
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (MAJORITY._replace(old="no such text"), "0 times"),
+        (MAJORITY._replace(old="offsets"), "times, not once"),
+        (MAJORITY._replace(target="raftlog.quorum.progress:Progress.gone"), "there is no"),
+        (MAJORITY._replace(target="raftlog.quorum.gone:Progress"), "there is no"),
+        (MAJORITY._replace(target="raftlog.quorum.follower:Follower.grants_vote"), "there is no"),
+        (MAJORITY._replace(target="raftlog.quorum.progress:Progress"), "no function"),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_an_error_and_changes_nothing(edit: Edit, why: str) -> None:
+    with pytest.raises(StaleMutantError, match=why), edited([MAJORITY, edit]):
+        pytest.fail("must not get here")
+    assert offset_of_a_majority() == 5
+
+
+def test_a_mutant_that_only_crashes_the_program_is_no_kill() -> None:
+    crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
+    with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
+        run_mutant(crash, [0])
+
+
+def test_a_mutant_that_breaks_nothing_survives() -> None:
+    harmless = Mutant("harmless", "nothing", (MAJORITY._replace(new="offsets[-self._majority + 0]"),), configs.QUIET)
+    assert run_mutant(harmless, [0, 1]) == Survived(2)
+
+
+def test_the_table_says_what_happened() -> None:
+    rows = [
+        hunt.Row("one", "is broken", "", 50, (Killed(3, 4, "Lao", "m"), Killed(1003, 4, "States I9", "m"), Killed(1, 2, "Lao", "m"))),
+        hunt.Row("other", "is too", "", 9, (Killed(0, 1, "Lao", "m"), Survived(9))),
+    ]  # fmt: skip
+    assert hunt.as_markdown(rows).splitlines()[2:] == [
+        "| `one` | is broken | Lao, States I9 | 4 (50) |",
+        "| `other` | is too | Lao (**survived** 1 of 2 hunts) | 5 (9) |",
+    ]
+    assert [row.killed for row in rows] == [True, False]
