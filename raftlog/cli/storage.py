@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
+from raftlog.cli import recovery
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import ConfigFile, Json, SetFlags
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
 app = typer.Typer(help="Prepare and inspect data directories (of stopped nodes).", epilog=EPILOG, no_args_is_help=True)
+recovery.register(app)
 
 ClusterId = Annotated[str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")]
 NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
@@ -95,7 +97,7 @@ def format_(
     from raftlog.storage.api import NodeIdentity
     from raftlog.storage.meta_file import format_storage
 
-    where, cluster, node = _identity_asked(config, flags or [], directory, cluster_id, node_id)
+    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
     loaded = None
     if config is not None or flags:
         from raftlog.config import load_config
@@ -149,7 +151,7 @@ def info(
         print_table(("", ""), [(name.replace("_", " "), value) for name, value in document.items()])
 
 
-def _identity_asked(
+def identity_asked(
     config: Path | None, flags: list[str], directory: Path | None, cluster_id: str, node_id: int | None
 ) -> tuple[Path, str, int]:
     """What to format, from a configuration or from the three options; options must not contradict the configuration."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
@@ -18,11 +19,18 @@ from raftlog.storage.checked_file import (
 )
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
 
 META_FILE = "meta.json"
 _KIND = "meta"
 NO_BOOTSTRAP = Bootstrap()
+Fill = Callable[[Path], tuple[VoteState, LogState]]
+"""Puts content into a directory that is being formatted; gives the vote and the state of the log that go with it."""
+
+
+def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
+    return VoteState(), LogState(clean=True, end_offset_at_least=0)
 
 
 def read_identity(directory: Path) -> NodeIdentity:
@@ -57,12 +65,14 @@ def format_storage(
     *,
     ignore_formatted: bool = False,
     bootstrap: Bootstrap = NO_BOOTSTRAP,
+    fill: Fill = _leave_empty,
 ) -> NodeIdentity:
     """Make ``directory`` (created if need be) the empty data directory of a node; return the identity in force.
 
     A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the
     same cluster and node. The identity is renamed into place last: until then the directory is not formatted, and formatting
-    can be run again. ``bootstrap``: how its quorum begins. Raises StorageError.
+    can be run again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and empty, and closed: what it
+    puts in must be durable when it returns. Raises StorageError.
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
@@ -76,10 +86,11 @@ def format_storage(
         staged = stage_checked(directory / META_FILE, _KIND, identity)
         fsync_directory(directory)
         RocksLog(directory / LOG_DIRECTORY, create=True).close()
-        write_vote_file(directory, VoteState())
+        vote, state = fill(directory)
+        write_vote_file(directory, vote)
         if bootstrap != NO_BOOTSTRAP:
             write_bootstrap(directory, bootstrap)
-        write_log_state(directory, LogState(clean=True, end_offset_at_least=0))
+        write_log_state(directory, state)
         staged.replace(directory / META_FILE)
         fsync_directory(directory)
         fsync_directory(directory.parent)
@@ -104,9 +115,11 @@ def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_format
 def _clear_interrupted(directory: Path) -> None:
     """Remove what an interrupted formatting left, known by its staged identity; refuse data of which the identity is lost."""
     staged = directory / (META_FILE + TEMPORARY_SUFFIX)
-    left = [name for name in (LOG_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE) if (directory / name).exists()]
+    names = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
+    left = [name for name in names if (directory / name).exists()]
     if left and not staged.exists():
         raise ConfigError(f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not touching it")
-    shutil.rmtree(directory / LOG_DIRECTORY, ignore_errors=True)
+    for name in (LOG_DIRECTORY, SNAPSHOT_DIRECTORY):
+        shutil.rmtree(directory / name, ignore_errors=True)
     for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):
         (directory / name).unlink(missing_ok=True)

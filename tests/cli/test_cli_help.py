@@ -26,6 +26,8 @@ COMMANDS = [
     ("storage", "format"),
     ("storage", "info"),
     ("storage", "random-uuid"),
+    ("storage", "recover"),
+    ("storage", "restore"),
     ("topics", "create"),
     ("topics", "delete"),
     ("topics", "describe"),

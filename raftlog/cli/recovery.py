@@ -1,0 +1,199 @@
+"""``raftlog storage recover`` and ``raftlog storage restore``: what is left when a quorum, or a cluster, is lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import ConfigFile, Json, SetFlags
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raftlog.storage.unsafe_recovery import Survivor
+
+Where = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped node.")]
+
+WARNING = """\
+This gives up what the quorum promised.
+  * Committed records that are not in this directory are lost. Records in it that were never committed become committed.
+  * Node {node_id} will be the only voter. Add others afterwards, with directories formatted anew.
+  * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the storage group."""
+    app.command("recover", epilog=EPILOG)(recover)
+    app.command("restore", epilog=EPILOG)(restore_)
+
+
+def recover(
+    directory: Where,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Do it. Without this nothing is changed.")] = False,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint", metavar="HOST:PORT", help="Where this node listens; default: as its voter set says."
+        ),
+    ] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Lead a quorum on from one directory, when the directories of a majority are lost for good.
+
+    Without --unsafe it shows what the directory has. Do that for every directory that is left, and recover the one with the highest
+    last record epoch and, among equals, the highest log end offset: no other has more of what was committed. Whatever was committed
+    and is not in it is lost. The log says so ever after: a RecoveryRecord, a voter set of this node alone, and a new generation.
+
+    \b
+    Examples:
+      raftlog storage recover /var/lib/raftlog
+      raftlog storage recover /var/lib/raftlog --unsafe --reason "racks A and B burnt down"
+    """
+    from raftlog.storage.unsafe_recovery import examine, recover_unsafely
+
+    if endpoint:
+        _check_endpoint(endpoint)
+    survivor = asyncio.run(examine(directory))
+    if not unsafe:
+        _show_survivor(directory, survivor, as_json=as_json)
+        return
+    typer.echo(WARNING.format(node_id=survivor.identity.node_id), err=True)
+    if not yes:
+        _confirm(survivor.identity.cluster_id)
+    done = asyncio.run(
+        recover_unsafely(directory, endpoint=endpoint, reason=reason, now_ms=time.time_ns() // 1_000_000)
+    )
+    if as_json:
+        print_json({"before": _document(directory, done.before), **_without(done, "before")})
+        return
+    print_line(
+        f"{directory}: cluster {done.before.identity.cluster_id} is at generation {done.generation} now, node {done.voter.node_id} at"
+        f" {done.voter.endpoint} its only voter, from offset {done.before.end_offset} and epoch {done.epoch} on"
+    )
+
+
+def _check_endpoint(endpoint: str) -> None:
+    from raftlog.config.fields import parse_endpoint
+
+    try:
+        parse_endpoint(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"--endpoint: {error}") from error
+
+
+def _confirm(cluster_id: str) -> None:
+    try:
+        typed = typer.prompt(f"Type the cluster id ({cluster_id}) to go on", err=True)
+    except typer.Abort:
+        typed = ""
+    if typed.strip() != cluster_id:
+        raise FailedError("that is not the cluster id: nothing was changed", Exit.USAGE)
+
+
+def _document(directory: Path, survivor: Survivor) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        **dataclasses.asdict(survivor.identity),
+        "vote_epoch": survivor.epoch,
+        "last_record_epoch": survivor.last_epoch,
+        "log_start_offset": survivor.start_offset,
+        "log_end_offset": survivor.end_offset,
+        "voters": [dataclasses.asdict(voter) for voter in survivor.voters],
+    }
+
+
+def _without(value: Any, name: str) -> dict[str, Any]:
+    document = dataclasses.asdict(value)
+    del document[name]
+    return document
+
+
+def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> None:
+    document = _document(directory, survivor)
+    if as_json:
+        print_json(document)
+        return
+    voters = ", ".join(f"{voter.node_id}@{voter.endpoint}" for voter in survivor.voters)
+    rows = {**document, "voters": voters or "as configured"}
+    print_table(("", ""), [(name.replace("_", " "), value) for name, value in rows.items()])
+    typer.echo(
+        "Nothing was changed. Of all directories that are left, the one with the highest last record epoch, then the highest log end"
+        " offset, has the most: recover that one, with --unsafe.",
+        err=True,
+    )
+
+
+def restore_(
+    snapshot: Annotated[
+        Path,
+        typer.Option("--snapshot", metavar="FILE", help="What `raftlog backup` wrote, or a node's *.checkpoint file."),
+    ],
+    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="The new data directory.")] = None,
+    cluster_id: Annotated[str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")] = "",
+    node_id: Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")] = None,
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", "-s", help="This controller is the only voter to begin with.")
+    ] = False,
+    initial_controllers: Annotated[
+        str,
+        typer.Option(
+            "--initial-controllers", "-I", metavar="ID@HOST:PORT:DIRECTORY-ID,...", help="The voters to begin with."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a new cluster's data directory from a backup: run it for every controller, with the same file, before any is started.
+
+    The new cluster needs an id of its own. Its voters are those of controller.quorum.voters, or of the options that `storage format`
+    has too. The generation of the log grows by one, and the log begins with a record that says what it was made from.
+
+    \b
+    Examples:
+      raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
+      raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
+    """
+    from raftlog.cli.beginning import beginning
+    from raftlog.cli.storage import identity_asked
+    from raftlog.storage.restore import restore
+
+    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
+    loaded = None
+    if config is not None or flags:
+        from raftlog.config import load_config
+
+        loaded = load_config(config, flags=flags or [])
+    directory_id, bootstrap = beginning(
+        loaded,
+        node,
+        standalone=standalone,
+        initial_controllers=initial_controllers,
+        no_initial_controllers=False,
+        release_version=None,
+    )
+    done = restore(where, snapshot, cluster_id=cluster, node_id=node, directory_id=directory_id, bootstrap=bootstrap)
+    if as_json:
+        print_json(
+            {
+                "directory": str(where),
+                **dataclasses.asdict(done.identity),
+                "restored_from": _without(done.source, "voters"),
+                "state_hash": f"{done.state_hash:032x}",
+                "epoch": done.epoch,
+                "log_end_offset": done.end_offset,
+            }
+        )
+        return
+    print_line(
+        f"{where} restored: node {node} of cluster {cluster}, directory id {directory_id}, generation {done.identity.generation};"
+        f" the state at offset {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash {done.state_hash:032x}"
+    )

@@ -1,0 +1,137 @@
+"""A quorum that is lost for good, led on by one of its directories, whatever the others held.
+
+Offline, and by an operator's word alone: no rule of Raft allows it. What was committed and is not in this directory is lost; what is
+in it and was never committed becomes committed. The generation of the log grows, so that everybody who has seen the old history
+is told. The order of writes makes an interrupted recovery harmless: until the last of them the directory has its old voters, and
+leads nothing; recovering again is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from raftlog.errors import ConfigError, StorageError
+from raftlog.storage.api import NodeIdentity, RecoveredLog, VoteState
+from raftlog.storage.beginning_anew import RECORDS, RECOVERED, beginning_chunk
+from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.log_store import RocksLogStore
+from raftlog.storage.meta_file import write_identity
+from raftlog.storage.opening import open_store
+from raftlog.voter import Voter
+from raftlog.voters_log import to_entries
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+EPOCHS_SKIPPED = 1000
+"""Lost nodes may have campaigned in epochs that this directory never heard of."""
+_EPOCH_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """What a directory has: compare (``last_epoch``, ``end_offset``) between all that are left, and recover the highest."""
+
+    identity: NodeIdentity
+    epoch: int
+    """Of the vote."""
+    last_epoch: int
+    """Of the last record, or of the snapshot if nothing follows it."""
+    start_offset: int
+    end_offset: int
+    voters: tuple[Voter, ...]
+    """The set in force at the log's end, as far as the directory says; empty: the configured one."""
+
+    def endpoint(self) -> str:
+        """Where this node listens, by the voter set; empty if it does not name the node."""
+        return next((voter.endpoint for voter in self.voters if voter.node_id == self.identity.node_id), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was done: ``before``, and the new generation, epoch, sole voter and end of the log."""
+
+    before: Survivor
+    generation: int
+    epoch: int
+    voter: Voter
+    end_offset: int
+
+
+async def examine(directory: Path) -> Survivor:
+    """Open and check a stopped node's directory as the node itself would. Raises ConfigError, CorruptLogError, StorageError."""
+    async with _opened(directory) as (store, found):
+        return _survivor(directory, store.identity, found)
+
+
+async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_ms: int) -> Recovery:
+    """Make the directory a quorum of its own. ``endpoint`` empty: as its voter set has it.
+
+    Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
+    """
+    async with _opened(directory) as (store, found):
+        before = _survivor(directory, store.identity, found)
+        identity = before.identity
+        endpoint = endpoint or before.endpoint()
+        if not endpoint:
+            raise ConfigError(f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT")
+        voter = Voter(identity.node_id, endpoint, identity.directory_id)
+        generation = identity.generation + 1
+        highest = max(before.epoch, before.last_epoch)
+        if highest >= _EPOCH_MAX - EPOCHS_SKIPPED:
+            raise ConfigError(f"there is no epoch left above {highest}")
+        epoch = highest + EPOCHS_SKIPPED
+        what = pb.RecoveryRecord(
+            kind=RECOVERED,
+            generation=generation,
+            previous_cluster_id=identity.cluster_id,
+            previous_generation=identity.generation,
+            previous_epoch=before.epoch,
+            previous_voters=to_entries(before.voters),
+            reason=reason,
+        )
+        base, end = before.end_offset, before.end_offset + RECORDS
+        timestamp_ms = max(now_ms, found.last_timestamp_ms)
+        chunk = beginning_chunk(what, (voter,), base_offset=base, epoch=epoch, timestamp_ms=timestamp_ms)
+        write_identity(directory, replace(identity, generation=generation))
+        await _write_vote(store, VoteState(epoch=epoch))
+        store.append(chunk, base, end)
+        await _flush(store)
+    return Recovery(before, generation, epoch, voter, end)
+
+
+@asynccontextmanager
+async def _opened(directory: Path) -> AsyncIterator[tuple[RocksLogStore, RecoveredLog]]:
+    store = open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop())
+    try:
+        yield store, store.recover()
+    finally:
+        store.close()
+
+
+def _survivor(directory: Path, identity: NodeIdentity, found: RecoveredLog) -> Survivor:
+    logged = found.voters[-1].voters if found.voters else ()
+    return Survivor(
+        identity=identity,
+        epoch=found.vote.epoch,
+        last_epoch=found.epochs[-1][0] if found.epochs else found.start_epoch,
+        start_offset=found.start_offset,
+        end_offset=found.end_offset,
+        voters=logged or read_bootstrap(directory).voters or (),
+    )
+
+
+async def _write_vote(store: RocksLogStore, vote: VoteState) -> None:
+    done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+    store.write_vote(vote, done.set_result)
+    if (error := await done) is not None:
+        raise error
+
+
+async def _flush(store: RocksLogStore) -> None:
+    done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
+    store.flush(done.set_result, inline=False)
+    if isinstance(outcome := await done, StorageError):
+        raise outcome

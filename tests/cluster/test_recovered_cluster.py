@@ -1,0 +1,138 @@
+"""The directories of a majority are gone: one is led on by hand, and a backup becomes a new cluster. Real processes and files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, raftlog, setting, until
+
+from raftlog.cli.local import LocalCluster
+
+
+async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, int]:
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix=prefix)
+        await load.more(count)
+        await load.stop()
+        return load.acknowledged
+
+
+async def generation_now(cluster: LocalCluster) -> int:
+    async with controllers_of(cluster) as client:
+        response = await client.call(setting("asked", "generation"), timeout_s=PATIENCE_S)
+        return response.write.token.generation
+
+
+def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) -> None:
+    old = LocalCluster(tmp_path / "old", controllers=3, brokers=1)
+    new = LocalCluster(tmp_path / "new", controllers=3, brokers=0)
+    backup = tmp_path / "backup.checkpoint"
+    old.generate()
+    try:
+        old.start_controllers()
+        old.wait_leader(PATIENCE_S)
+        old.start_brokers()
+        old.wait_ready([node.name for node in old.nodes], PATIENCE_S)
+        in_backup = asyncio.run(written(old, "early", 200))
+        made = raftlog("backup", "--controller", old.bootstrap_controllers, backup, "--json")
+        assert made.code == 0, made.err
+        acknowledged = in_backup | asyncio.run(written(old, "late", 200))
+        survivor = _lose_all_but_the_best(old)
+        _recover(old, survivor)
+        _led_on(old, survivor, acknowledged)
+        old.stop_all(timeout_s=5)
+        _restore(new, backup)
+        _begins_anew(new, in_backup)
+    finally:
+        old.stop_all(timeout_s=5)
+        new.stop_all(timeout_s=5)
+
+
+def _lose_all_but_the_best(cluster: LocalCluster) -> str:
+    """Kill all controllers at once; keep the directory that has the most."""
+    names = [node.name for node in cluster.controllers]
+    for name in names:
+        cluster.kill(name, signal.SIGKILL)
+    assert all(cluster.wait_gone(name) for name in names)
+    found = {}
+    for name in names:
+        shown = raftlog("storage", "recover", cluster.data_path(name), "--json")
+        assert shown.code == 0, shown.err
+        found[name] = shown.json["last_record_epoch"], shown.json["log_end_offset"]
+    best = max(names, key=lambda name: found[name])
+    for name in set(names) - {best}:
+        shutil.rmtree(cluster.data_path(name))
+    return best
+
+
+def _recover(cluster: LocalCluster, name: str) -> None:
+    directory = cluster.data_path(name)
+    before = raftlog("storage", "recover", directory, "--json").json
+    unasked = raftlog("storage", "recover", directory, "--unsafe")
+    assert unasked.code == 2
+    assert "nothing was changed" in unasked.err
+    assert raftlog("storage", "recover", directory, "--json").json == before
+    endpoint = cluster.node(name).endpoint
+    done = raftlog(
+        "storage", "recover", directory, "--unsafe", "--yes", "--endpoint", endpoint, "--reason", "test", "--json"
+    )
+    assert done.code == 0, done.err
+    assert "Committed records that are not in this directory are lost" in done.err
+    assert (done.json["generation"], done.json["before"]) == (1, before)
+    assert done.json["epoch"] > before["vote_epoch"]
+
+
+def _led_on(cluster: LocalCluster, name: str, acknowledged: dict[str, int]) -> None:
+    cluster.start(name)
+    cluster.wait_ready([name], PATIENCE_S)
+    image = asyncio.run(committed_image(cluster))
+    assert not lost(acknowledged, image), "the best directory had all that was acknowledged"
+    assert image.voters is not None
+    assert [voter.id for voter in image.voters.voters] == [cluster.node(name).node_id]
+    assert asyncio.run(generation_now(cluster)) == 1
+    # The broker still has the image of the old generation, perhaps for a moment more.
+    until(lambda: "yes" in _read_at_the_broker(cluster), "the broker shows the new generation's state")
+
+
+def _read_at_the_broker(cluster: LocalCluster) -> str:
+    asked = ("client-metrics", "settled", "--json", "--bootstrap-server", cluster.bootstrap_servers)
+    return raftlog("configs", "describe", *asked).out
+
+
+def _restore(cluster: LocalCluster, backup: Path) -> None:
+    cluster.generate()
+    for node in cluster.controllers:
+        shutil.rmtree(cluster.data_path(node.name))
+        done = raftlog("storage", "restore", "--snapshot", backup, "-c", cluster.config_path(node.name), "--json")
+        assert done.code == 0, done.err
+        assert (done.json["generation"], done.json["cluster_id"]) == (1, cluster.cluster_id)
+
+
+def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int]) -> None:
+    cluster.start_controllers()
+    cluster.wait_ready([node.name for node in cluster.controllers], PATIENCE_S)
+    assert asyncio.run(generation_now(cluster)) == 1
+    acknowledged = asyncio.run(written(cluster, "new", 50))
+    for node in cluster.controllers:
+        described = raftlog("image", "show", "--json", "--bootstrap-controller", node.endpoint)
+        assert described.code == 0, described.err
+        kept = {one["resource_name"] for one in described.json["configs"]}
+        assert kept >= in_backup.keys() | acknowledged.keys()
+        assert "late-1-1" not in kept
+
+
+@pytest.mark.parametrize("missing", ["snapshot", "identity"])
+def test_what_is_missing_is_said(tmp_path: Path, missing: str) -> None:
+    given = (
+        ["--snapshot", tmp_path / "nowhere", "--cluster-id", "c", "--node-id", 1, tmp_path / "d"]
+        if missing == "snapshot"
+        else ["--snapshot", tmp_path / "nowhere"]
+    )
+    ran = raftlog("storage", "restore", *given)
+    assert ran.code == 2
+    assert ("can't read" if missing == "snapshot" else "--cluster-id") in ran.err
+    assert not (tmp_path / "d").exists()
