@@ -139,6 +139,52 @@ def test_a_snapshot_above_what_is_committed_is_refused() -> None:
         trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 9)))
 
 
+def test_a_log_that_begins_above_what_is_committed_is_refused() -> None:
+    trace = _led()
+    host = trace.host("c2")
+    host.core.log_start_offset = 7
+    with refused("I9.*begins at 7"):
+        trace.ledger.controller_started(host)
+
+
+def test_a_recovery_that_differs_from_the_disk_is_refused() -> None:
+    trace = _led()
+    host = trace.host("c2")
+    host.core.log_end_offset = 1
+    trace.ledger.controller_started(host)
+    host.core.log_end_offset = 2
+    with refused("recovered up to 2, its disk ends at 1"):
+        trace.ledger.controller_started(host)
+
+
+def test_a_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
+    trace = _led()
+    with refused("which ends at 2"):
+        trace.step("c1", ev.Append(ev.LogSpan(1, 3, ((1, 1),), chunk_of(1, 1, config("k", "a")))))
+
+
+def test_a_batch_that_says_another_offset_is_refused() -> None:
+    trace = _led()
+    with refused("has a batch of 2 at offset 1"):
+        trace.ledger.nodes["c1"].log.append(1, chunk_of(2, 1, config("k", "a")))
+
+
+def test_truncating_into_a_batch_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"), config("l", "a"))
+    with refused("truncates to 2, which is no end"):
+        trace.truncate("c1", 2)
+    with refused("truncates to 7, which is no end"):
+        trace.truncate("c1", 7)
+
+
+def test_committing_a_part_of_a_batch_is_refused() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"), config("l", "a"))
+    with refused("commits 2, which is no end of a batch"):
+        trace.commit("c1", 2)
+
+
 # --- I1, I2, I3, I7 ---------------------------------------------------------------------------------------------------
 
 

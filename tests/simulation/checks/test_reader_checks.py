@@ -1,10 +1,11 @@
 """The checkers of brokers, LAO, states and clients pass sound traces, and refuse each kind of unsound one."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checks_harness import Trace, config, fencing, registered
+from checks_harness import Trace, config, fencing, registered, voter, voters_record
 
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -141,6 +142,21 @@ def test_a_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
         trace.step("c1", event=ev.SnapshotStored(SnapshotId(2, 1)))
 
 
+def test_a_snapshot_with_another_voter_set_is_refused() -> None:
+    trace = _led(States)
+    trace.committed(1, voters_record(voter(1), voter(2)))
+    image = trace.ledger.golden.image()
+    _snapshot(trace, image)
+    trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
+    header = replace(header_of(image, cluster_id="cluster", generation=0), voters=(voter(1),))
+    data = b"".join(pieces(image, header))
+    trace.host("c1").service.replica.read_snapshot = lambda _id, position, max_bytes: data[
+        position : position + max_bytes
+    ]
+    with refused("I11.*names the voters"):
+        trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
+
+
 def test_a_snapshot_that_is_cut_is_refused() -> None:
     trace = _led(States)
     _snapshot(trace, trace.ledger.golden.image())
@@ -174,6 +190,17 @@ def test_a_view_that_goes_back_is_refused() -> None:
     trace.stop("b1")
     trace.start("b1")
     trace.move("b1", 1)
+
+
+def test_another_generation_of_the_log_begins_anew_and_never_an_older_one() -> None:
+    trace = _serving(Brokers)
+    trace.move("b1", 2, told=2)
+    view = trace.host("b1").service._view
+    view.generation = 1
+    trace.move("b1", 0)
+    view.generation = 0
+    with refused("goes back to generation 0"):
+        trace.move("b1", 2)
 
 
 def test_told_above_applied_is_refused() -> None:
@@ -447,6 +474,14 @@ def test_a_write_executed_twice_is_refused() -> None:
     _write(trace, "a")
     with refused("I14.*twice, at 1 and 2"):
         trace.committed(1, config("k", "a"))
+
+
+def test_a_workload_that_writes_a_value_twice_is_refused() -> None:
+    trace = _led(ExactlyOnce)
+    trace.invoke("write_config", value="a")
+    trace.invoke("write_config", "l", "a")
+    with refused("nothing can be said"):
+        trace.invoke("write_config", value="a")
 
 
 def test_a_sequence_executed_twice_is_refused() -> None:
