@@ -10,11 +10,14 @@ observer counted, the commit of an older epoch's records by their number alone.
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from raftlog.quorum import events as ev
 from raftlog.voter import Voter
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node
+from simulation.disk import SimDisk
 
 
 class Commitment(Checker):
@@ -24,19 +27,14 @@ class Commitment(Checker):
         self._ledger = ledger
         self.advances = 0
         """How often a leader's high watermark advanced: none means that nothing was checked."""
-        self._lost: dict[tuple[int, str], int] = {}
-        """The durable ends of disks that are no more: what was there when it was acknowledged counted."""
-        self._disks: dict[str, tuple[int, str]] = {}
+        self._disks: dict[tuple[int, str], SimDisk] = {}
+        """By node id and directory id. One that was lost stays: what it held when that was acknowledged counted."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
+    @override
     def controller_started(self, host: ControllerView) -> None:
-        """A host that comes back with another directory has lost its disk."""
         identity = host.disk.identity
-        before = self._disks.get(host.name)
-        now = (identity.node_id, identity.directory_id)
-        if before is not None and before != now:
-            self._lost[before] = self._ledger.golden.end
-        self._disks[host.name] = now
+        self._disks[identity.node_id, identity.directory_id] = host.disk
 
     def _advanced(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
         if node.leads < 0:
@@ -59,8 +57,9 @@ class Commitment(Checker):
             )
 
     def _holds(self, voter: Voter, offset: int, epoch: int) -> bool:
-        for host in self._ledger.world.controllers:
-            identity = host.disk.identity
-            if identity.node_id == voter.node_id and voter.directory_id in ("", identity.directory_id):
-                return holds_durably(host.disk, self._ledger.matching, offset, epoch)
-        return self._lost.get((voter.node_id, voter.directory_id), -1) >= offset
+        return any(
+            node_id == voter.node_id
+            and voter.directory_id in ("", directory_id)
+            and holds_durably(disk, self._ledger.matching, offset, epoch)
+            for (node_id, directory_id), disk in self._disks.items()
+        )

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from checks_harness import VOTERS, Trace, chunk_of, config, voter, voters_record
+from checks_harness import VOTERS, Chunks, Trace, chunk_of, config, voter, voters_record
 
 from raftlog.errors import StorageError
 from raftlog.quorum import events as ev
@@ -346,6 +346,22 @@ def test_the_set_that_counts_is_the_one_appended_last() -> None:
     end = trace.append("c1", 1, voters_record(*VOTERS))
     trace.replicate("c1", "c4")
     with refused(r"I5.*durable only on \[1\] of the voters \[1, 2, 3\]"):
+        trace.commit("c1", end)
+
+
+def test_a_disk_that_was_lost_counts_for_what_it_held() -> None:
+    trace = _led(Commitment)
+    end = trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c2")
+    host = trace.host("c2")
+    trace.stop("c2")
+    host.disk = SimpleNamespace(**{**vars(host.disk), "identity": NodeIdentity("cluster", 2, "new"), "live": Chunks()})
+    host.disk.durable = Chunks()
+    trace.start("c2")
+    trace.commit("c1", end)
+    end = trace.append("c1", 1, config("k", "b"))
+    trace.replicate("c1", "c2")
+    with refused(r"I5.*only on \[1\]"):
         trace.commit("c1", end)
 
 
