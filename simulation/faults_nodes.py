@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
 from simulation.hosts import BrokerHost, ControllerHost
+from simulation.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -101,9 +102,11 @@ async def resign(world: World, rng: random.Random) -> None:
     """The leader is asked to hand over."""
     service = world.active()
     if service is not None:
-        world.note(f"c{service.quorum.node_id}", "resigns")
+        name = f"c{service.quorum.node_id}"
+        world.note(name, "resigns")
         world.happened("resign")
-        service.replica.resign("asked to")
+        # In the host's context: it goes by its own clock.
+        world.network.loop.call_soon(service.replica.resign, "asked to", context=host_context(name))
 
 
 async def kill_broker(world: World, rng: random.Random) -> None:

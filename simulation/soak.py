@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def run_pool(seeds: Iterator[int], *, processes: int, until: float, shrink_s: fl
         more = True
         while more or running:
             while more and len(running) < processes * 2:
-                some = [seed for seed, _ in zip(seeds, range(SEEDS_PER_TASK), strict=False)]
+                some = list(islice(seeds, SEEDS_PER_TASK))
                 more = bool(some) and time.monotonic() < until
                 if more:
                     running.add(pool.submit(run_seeds, some, shrink_s))

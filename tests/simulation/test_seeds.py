@@ -1,0 +1,92 @@
+"""Hundreds of swarm runs: all promises hold, every fault has really happened; the same seed is the same run in any process."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import structlog
+
+from controller.lao import LaoTracker
+from raftlog.quorum import events
+from raftlog.replica import replica
+from raftlog.replica.replica import Replica
+from simulation.cli import silence
+from simulation.network import SimNetwork
+from simulation.soak import run_pool, summary_of
+from simulation.swarm import SwarmConfig
+from simulation.world import run_swarm
+
+SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    silence()
+    yield
+    structlog.reset_defaults()
+
+
+def test_all_promises_hold_and_every_fault_has_happened() -> None:
+    outcomes = run_pool(iter(range(SEEDS)), processes=os.cpu_count() or 1, until=time.monotonic() + 3600, shrink_s=0)
+    summary = summary_of(outcomes, None, quiet=True)
+    assert [(one["seed"], one["failure"]) for one in summary["failed"]] == []
+    assert summary["seeds"] == SEEDS
+    if SEEDS >= 300:
+        assert summary["never_happened"] == []
+    done = summary["operations"]
+    assert done["write_config ok"] > 20 * SEEDS
+    assert done["read_config ok"] > 10 * SEEDS
+
+
+_DIGEST = """
+from simulation.cli import silence
+from simulation.network import SimNetwork
+silence()
+from simulation.world import run_swarm
+for seed in range(12):
+    outcome = run_swarm(seed)
+    print(seed, outcome.digest, outcome.failure)
+"""
+
+
+def test_the_same_seed_is_the_same_run_byte_for_byte_in_another_process() -> None:
+    def begin(hash_seed: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.Popen([sys.executable, "-c", _DIGEST], env=environment, stdout=subprocess.PIPE, text=True)
+
+    one, other = begin("1"), begin("2")
+    lines = one.communicate(timeout=300)[0].splitlines()
+    assert lines == other.communicate(timeout=300)[0].splitlines()
+    assert len({line.split()[1] for line in lines}) == 12
+
+
+def test_a_config_printed_and_parsed_replays_the_run() -> None:
+    outcome = run_swarm(7)
+    again = run_swarm(7, SwarmConfig.from_json(outcome.config.to_json()))
+    assert again.digest == outcome.digest
+    assert run_swarm(8, outcome.config).digest != outcome.digest
+
+
+def test_an_lao_above_what_some_broker_has_applied_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = LaoTracker.lao.fget
+    assert honest is not None
+    monkeypatch.setattr(LaoTracker, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1))
+    assert "LAO" in str(run_swarm(1, SwarmConfig()).failure)
+
+
+def test_acknowledging_before_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_durable(self: Replica, effect: object) -> None:
+        self._write()
+        self._flushed(self.log_end_offset)
+
+    monkeypatch.setitem(replica._EFFECTS, events.Flush, never_durable)
+    assert "does not hold it durably" in str(run_swarm(1, SwarmConfig()).failure)
+
+
+def test_a_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Cuts are never mended.
+    monkeypatch.setattr(SimNetwork, "unblock", lambda self, source, target: None)
+    config = SwarmConfig(safety_s=10.0, liveness_s=10.0, faults={"isolate": 1.0})
+    assert "did not happen" in str(run_swarm(1, config).failure)
