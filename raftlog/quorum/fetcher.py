@@ -208,7 +208,10 @@ class Fetcher:
         node, log = self.node, self.node.log
         if epoch < 0 or end_offset < 0 or epoch > log.last_epoch:
             return False
-        target = min(end_offset, log.end_offset_for_epoch(epoch)[1])
+        # The leader's end of an epoch that this log does not have may lie inside a batch of an older one: that one's end is
+        # what the leader is asked about next.
+        local_epoch, local_end = log.end_offset_for_epoch(epoch)
+        target = min(end_offset, local_end) if local_epoch == epoch else local_end
         if target < node.high_watermark:
             node.fail(
                 f"the leader {self.peer_id} of epoch {self._epoch} asks to truncate to {target}, "

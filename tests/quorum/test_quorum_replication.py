@@ -528,6 +528,17 @@ def test_truncation_goes_epoch_by_epoch() -> None:
     assert effects_of(node, SendFetch)[-1].request.last_fetched_epoch == 1
 
 
+def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one() -> None:
+    """Where the leader's epoch ends a batch of ours may be cut in two: only the ends of our own epochs are batch ends for certain."""
+    node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
+    assert effects_of(node, Truncate) == [Truncate(5)]
+    request = effects_of(node, SendFetch)[-1].request
+    assert (request.fetch_offset, request.last_fetched_epoch) == (5, 4)
+    respond(node, diverging_epoch=pb.EpochEndOffset(epoch=4, end_offset=2))
+    assert effects_of(node, Truncate)[-1] == Truncate(2)
+
+
 def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
     """A flush from before the truncation is no proof; the one behind it is."""
     node = follower_of_two([(1, 1)], epoch=6)
