@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
@@ -174,6 +174,10 @@ class Observers:
             except ValueError as error:
                 self._send_error(session, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"))
                 return
+            except FatalError:
+                # The replica has failed and said so: this node answers nobody any more.
+                self._give_up()
+                return
             response = shared[key] = pb.MetadataFetchResponse(
                 leader_id=source.leader_id,
                 controller_epoch=epoch,
@@ -186,6 +190,11 @@ class Observers:
             )
         session.fetch, session.told_lao, session.told_epoch = None, lao, epoch
         self._send(session, response)
+
+    def _give_up(self) -> None:
+        for session in self._sessions.values():
+            session.fetch = None
+        self._sessions.clear()
 
     def _send_to_snapshot(self, session: Session) -> None:
         """What is wanted lies below the log start: the observer has to begin with a snapshot."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.observers import Observers
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -182,3 +182,20 @@ def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world) -
     observers.received(link, [fetch(6)])
     assert (link.sent[-1].records, link.sent[-1].log_start_offset) == (b"6..10", 6)
     assert not link.sent[-1].HasField("snapshot_id")
+
+
+def test_after_damage_was_met_nobody_is_answered(world) -> None:
+    source, observers, idle = world
+    reader = FakeLink()
+    observers.accept(reader)
+    observers.received(idle, [fetch(10)])
+
+    def damaged(offset: int, until: int, max_bytes: int) -> bytes:
+        raise CorruptLogError("batch at offset 4: CRC32C does not match", offset=4)
+
+    source.read = damaged
+    observers.received(reader, [fetch(4)])
+    source.committed_end, source.lowest_acknowledged_offset = 11, 6
+    observers.release()
+    observers.received(idle, [fetch(10)])
+    assert reader.sent == idle.sent == []
