@@ -1,33 +1,115 @@
-"""Appends for ever in group commits, printing each acknowledged end offset, until it is killed."""
+"""Processes to be killed: each opens a store and appends for ever in group commits, saying what is durable.
+
+What a Python process imports takes longer than what it does here: one process has imported it all, and forks one writer for each line
+it reads, ``directory round``. A writer says on the common pipe ``pid N``, then what it learns of or is about to do (``open E``,
+``truncating E``, ``durable E``, ``vote E``, ``starting E``, ``started E``); ``gone`` comes when it is dead.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
+from random import Random
 
-from storage_kit import make_batch, make_chunk, open_rocks
+from storage_kit import make_chunk, open_rocks
 
-from raftlog.errors import StorageError
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.errors import FatalError, StorageError
+from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.storage.api import SnapshotId, VoteState
+
+WINDOW = 20
+KEPT = 150
+"""Offsets between two snapshots."""
 
 
-async def main() -> None:
-    store = open_rocks(Path(sys.argv[1]))
-    end = store.recover().end_offset
-    window = asyncio.Semaphore(20)
+def snapshot_of(snapshot_id: SnapshotId) -> bytes:
+    """A sound snapshot."""
+    header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
+    body = batch.encode([RecordData(1008, 0, b"x" * 3000)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000)
+    return encode_header(header) + body + encode_footer(header, 4, 99)
+
+
+def next_chunk(base_offset: int, round_: int) -> tuple[bytes, int]:
+    """Small and large ones; the epoch is the round's number. The chunk and its end."""
+    counts, body = ((2, 3), b"y" * 3000) if base_offset % 3 == 0 else ((1,), b"body")
+    return make_chunk(base_offset, *counts, epoch=round_, body=body), base_offset + sum(counts)
+
+
+def say(what: str, number: int) -> None:
+    """One line, whole: a write to a pipe that is so short is not torn."""
+    os.write(1, f"{what} {number}\n".encode())
+
+
+async def write_for_ever(directory: Path, round_: int) -> None:
+    """Until killed."""
+    rng = Random(f"writer {round_}")
+    store = open_rocks(directory)
+    found = store.recover()
+    end, start = found.end_offset, found.start_offset
+    say("open", end)
+    keeps = max([start, *(one.end_offset for one in found.snapshots), *(first for _, first in found.epochs[-1:])])
+    if rng.random() < 0.3 and keeps < end:
+        # As a follower whose leader has another tail; what a snapshot holds is never truncated.
+        end = keeps
+        say("truncating", end)
+        store.truncate(end)
+    window = asyncio.Semaphore(WINDOW)
+    durable = [found.start_offset]
+    snapshot: list[SnapshotId] = []
 
     def acknowledged(outcome: int | StorageError) -> None:
-        sys.stdout.write(f"{outcome}\n")
-        sys.stdout.flush()
+        assert isinstance(outcome, int), outcome
+        durable[0] = outcome
+        say("durable", outcome)
         window.release()
 
+    def voted(error: StorageError | None) -> None:
+        assert error is None, error
+        say("vote", round_)
+
+    def frozen(error: FatalError | None) -> None:
+        assert error is None, error
+        snapshot.extend(making)
+
+    making: list[SnapshotId] = []
+    store.write_vote(VoteState(round_, 2), voted)
     while True:
         await window.acquire()
-        size = 1 if end % 3 else 5
-        chunk = make_batch(end) if end % 3 else make_chunk(end, 2, 3, body=b"y" * 3000)
-        store.append(chunk, end, end + size)
-        end += size
+        chunk, behind = next_chunk(end, round_)
+        store.append(chunk, end, behind)
+        end = behind
         store.flush(acknowledged, inline=end % 2 == 0)
+        if not making and durable[0] >= start + KEPT:
+            making.append(SnapshotId(durable[0], round_))
+            store.store_snapshot(making[0], 0, snapshot_of(making[0]))
+            store.freeze_snapshot(making[0], frozen)
+        if snapshot:
+            say("starting", snapshot[0].end_offset)
+            store.advance_log_start(snapshot[0])
+            start = snapshot[0].end_offset
+            say("started", start)
+            snapshot.clear()
+            making.clear()
 
 
-asyncio.run(main())
+def main() -> None:
+    """Fork a writer for each line."""
+    for line in sys.stdin:
+        directory, round_ = line.split()
+        pid = os.fork()
+        if not pid:
+            try:
+                say("pid", os.getpid())
+                asyncio.run(write_for_ever(Path(directory), int(round_)))
+            finally:
+                os._exit(1)
+        os.waitpid(pid, 0)
+        say("gone", pid)
+
+
+if __name__ == "__main__":
+    main()
