@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from raftlog.errors import StorageError
+from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import walk
 from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state
@@ -38,6 +38,9 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         check_openable(Path(mirror.name), state, probe_timeout_s)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
+    except FatalError as error:
+        _give_back(lock, mirror)
+        raise _of_the_original(error, mirror, directory) from error
     except BaseException:
         _give_back(lock, mirror)
         raise
@@ -133,6 +136,16 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
         mirror.cleanup()
         raise StorageError(f"can't read {rocks}: {error}") from error
     return mirror
+
+
+def _of_the_original(
+    error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
+) -> FatalError:
+    """The error as one of the directory itself: nobody finds the mirror any more."""
+    if mirror is None or mirror.name not in str(error):
+        return error
+    text = str(error).replace(mirror.name, str(directory / LOG_DIRECTORY))
+    return CorruptLogError(text, offset=error.offset) if isinstance(error, CorruptLogError) else StorageError(text)
 
 
 def _leave_torn_tail_out(mirror: Path) -> None:

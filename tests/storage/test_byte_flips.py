@@ -1,0 +1,167 @@
+"""One changed byte in any file of a data directory: found by an error that names the place, or harmless; never served, no hang, no crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kill_writer import snapshot_of
+from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
+
+from raftlog.errors import FatalError
+from raftlog.storage.api import LogStore, SnapshotId, VoteState
+from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.storage.meta_file import format_storage
+from raftlog.voter import Voter
+
+PROBER = Path(__file__).with_name("flip_prober.py")
+WITHIN_S = 60.0
+"""Of what takes at most two probes of 10 s."""
+FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "5"))
+"""In each file that matters."""
+NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
+"""Files (by prefix) whose content nobody depends on."""
+SHAPES = ("closed-whole", "killed")
+"""``whole``: the log begins at 0, there are three snapshots; else it begins at the end of the first of them."""
+
+
+async def _snapshot(store: LogStore, end_offset: int, epoch: int) -> SnapshotId:
+    made = SnapshotId(end_offset, epoch)
+    store.store_snapshot(made, 0, snapshot_of(made))
+    done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
+    store.freeze_snapshot(made, done.set_result)
+    async with asyncio.timeout(60):
+        assert await done is None
+    return made
+
+
+async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
+    """A closed store and the same as a killed process left it, with something of everything."""
+    closed, killed = parent / "closed", parent / "killed"
+    voters = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
+    format_storage(closed, IDENTITY, bootstrap=Bootstrap(voters, 2))
+    end = 0
+    for epoch in (1, 2, 3):
+        store = open_rocks(closed)
+        store.recover()
+        for _ in range(12):
+            store.append(make_chunk(end, 1, 2, epoch=epoch, body=b"x" * 150), end, end + 3)
+            end += 3
+        await flush(store)
+        if epoch < 3:
+            made = await _snapshot(store, end, epoch)
+            if epoch == 1 and not whole:
+                store.advance_log_start(made)
+        else:
+            await _snapshot(store, end - 6, epoch)
+            await write_vote(store, VoteState(5, 2, "d2", 2))
+            shutil.copytree(closed, killed)
+        store.close()
+    return {"closed": closed, "killed": killed}
+
+
+class Prober:
+    """The process that opens what is damaged."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROBER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def open(self, directory: Path, what: str) -> dict[str, Any]:
+        """What it finds. Fails if it does not come back, or dies."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{directory}\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(WITHIN_S), f"{what}: opening it hangs"
+        line = process.stdout.readline()
+        assert line, f"{what}: the process that opened it has died, with {process.wait(10)}"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """Over."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def prober() -> Iterator[Prober]:
+    made = Prober()
+    yield made
+    made.close()
+
+
+def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
+    """Whether all that is served is what it was: only the damaged snapshot may be missing, or be refused by who gets it."""
+    if victim.suffix != ".checkpoint":
+        return found == sound
+    name = str(SnapshotId(int(victim.name[:20]), int(victim.name[21:31])))
+    assert name in sound["snapshots"]
+    rest = {one: content for one, content in sound["snapshots"].items() if one != name}
+    refused = {**rest, name: "refused by who fetches it"}
+    # Without the newest snapshot, the voters are those of the one before and of the log behind that.
+    same = {**found, "snapshots": 0, "voters_since": 0} == {**sound, "snapshots": 0, "voters_since": 0}
+    return same and found["snapshots"] in (sound["snapshots"], rest, refused)
+
+
+def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> bool:
+    """Whether an error helps to find what is damaged: an offset, the file, or (RocksDB does not say more) the log's directory."""
+    text = found["text"]
+    return found["offset"] >= 0 or victim.name in text or (victim.parent.name == "log" and f"{directory / 'log'}" in text)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_flipped_byte_is_found_or_harmless(tmp_path: Path, prober: Prober, shape: str) -> None:
+    state, _, whole = shape.partition("-")
+    image = (await make_directory(tmp_path, whole=bool(whole)))[state]
+    scratch = tmp_path / "scratch"
+    rng = Random(f"flips {shape}")
+    shutil.copytree(image, scratch)
+    sound = prober.open(scratch, "undamaged")
+    assert "error" not in sound["node"], sound
+    assert "error" not in sound["reader"], sound
+    assert len(sound["node"]["snapshots"]) == 3
+    detected: Counter[str] = Counter()
+    flips = 0
+    for path in sorted(path for path in image.rglob("*") if path.is_file() and path.stat().st_size):
+        content, kind = path.read_bytes(), path.suffix or path.name.partition("-")[0]
+        size, matters = len(content), not path.name.startswith(NOT_DATA)
+        # Both ends, one of each stretch of equal length, and, for a good measure, its first bytes.
+        count = FLIPS if matters else 1
+        positions = {0, size - 1, *(rng.randrange(size * i // count, size * (i + 1) // count + 1) % size for i in range(count))}
+        for position in sorted(positions):
+            mask = rng.choice((1 << rng.randrange(8), rng.randrange(1, 256)))
+            shutil.copytree(image, scratch)
+            victim = scratch / path.relative_to(image)
+            victim.write_bytes(content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :])
+            what = f"{shape}: {path.relative_to(image)} at {position} of {size}, mask {mask:#x}"
+            found = prober.open(scratch, what)
+            flips += 1
+            for who in ("node", "reader"):
+                seen = found[who]
+                if "error" in seen:
+                    assert names_the_place(seen, scratch, victim), f"{what}: {who}: {seen}"
+                    detected[kind] += 1
+                else:
+                    assert harmless(seen, sound[who], victim), f"{what}: {who} has {seen} instead of {sound[who]}"
+                    if seen != sound[who]:
+                        detected[kind] += 1
+    print(f"{shape}: {flips} flips, found: {dict(detected)}")
+    wanted = {".json", ".checkpoint", "CURRENT", "MANIFEST", ".sst"} | ({".log"} if state == "killed" else set())
+    assert wanted <= set(detected)
