@@ -20,6 +20,8 @@ from typing import Any, Protocol
 from simulation.checks.api import CheckFailedError
 
 MAX_STATES = 200_000
+ALWAYS = 1
+"""The bit of what is always placed; that of call n is n + 1."""
 UNKNOWN: Any = "?"
 """The result of a call that never returned: any is possible."""
 
@@ -77,16 +79,40 @@ class Existence:
         return result in (UNKNOWN, state != wanted), wanted
 
 
-def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATES) -> bool:
-    """Whether the history is linearizable. Raises SearchBoundError."""
-    # The classic shape: a doubly linked list of calls and returns in order of time; position 0 is the head. At one
-    # moment calls come before returns: who returned then and who was called then may have overlapped.
+def _twins_before(history: Sequence[Entry]) -> list[int]:
+    """For each open call the bit of the one that did the same and was made before it; that of ALWAYS if there is none.
+
+    Which of two such calls takes effect makes no difference, and the older one may do so whenever the younger one may: trying
+    them in that order only is enough. So is leaving out those that would change nothing.
+    """
+    before = [0] * len(history)
+    newest: dict[tuple[Any, ...], int] = {}
+    for number in sorted(range(len(history)), key=lambda number: history[number].invoked_at):
+        entry = history[number]
+        if entry.is_open:
+            before[number] = newest.get(entry.call, 0)
+            newest[entry.call] = number + 1
+    return before
+
+
+def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
+    """(time, 0 for a call and 1 for a return, number of the entry), in order.
+
+    At one moment calls come before returns: who returned then and who was called then may have overlapped.
+    """
     events: list[tuple[float, int, int]] = []
     for number, entry in enumerate(history):
         events.append((entry.invoked_at, 0, number))
         if not entry.is_open:
             events.append((entry.returned_at, 1, number))
     events.sort()
+    return events
+
+
+def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATES) -> bool:
+    """Whether the history is linearizable. Raises SearchBoundError."""
+    # The classic shape: a doubly linked list of calls and returns in order of time; position 0 is the head.
+    events = _timeline(history)
     size = len(events) + 2
     after, before = [*range(1, size), 0], [0, *range(size - 1)]
     call_at, return_at = [0] * len(history), [0] * len(history)
@@ -99,12 +125,13 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
     def relink(position: int) -> None:
         after[before[position]] = before[after[position]] = position
 
+    twin_before = _twins_before(history)
     open_calls = sum(1 for entry in history if entry.is_open)
     to_place = len(history) - open_calls
     tail = size - 1
     state: Hashable = model.initial
-    placed = 0  # as a set of bits
-    seen: set[tuple[int, Hashable]] = {(0, state)}
+    placed = ALWAYS  # as a set of bits
+    seen: set[tuple[int, Hashable]] = {(placed, state)}
     trail: list[tuple[int, Hashable]] = []
     at = after[0]
     while to_place:
@@ -112,7 +139,9 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
             number = events[at - 1][2]
             entry = history[number]
             fits, following = model.step(state, entry.call, entry.result)
-            mark = (placed | 1 << number, following)
+            if entry.is_open and (following == state or not placed >> twin_before[number] & 1):
+                fits = False
+            mark = (placed | 2 << number, following)
             if fits and mark not in seen:
                 if len(seen) >= max_states:
                     raise SearchBoundError(f"{len(history)} calls: more than {max_states} states, nothing is decided")
@@ -131,7 +160,7 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
         if not trail:
             return False
         number, state = trail.pop()
-        placed &= ~(1 << number)
+        placed &= ~(2 << number)
         if not history[number].is_open:
             relink(return_at[number])
             to_place += 1

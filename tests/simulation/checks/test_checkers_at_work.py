@@ -23,7 +23,7 @@ from simulation.swarm import SwarmConfig
 from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(
-    safety_s=5.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, numbered_share=0.5, snapshot_bytes=2000,
+    safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, numbered_share=0.5, snapshot_bytes=2000,
     retention_bytes=1, faults={"kill_controller": 2.0, "resign": 2.0, "partition": 3.0, "kill_broker": 3.0},
 )  # fmt: skip
 

@@ -146,6 +146,20 @@ def test_a_long_history_with_many_unknown_outcomes_is_cheap() -> None:
     assert not check(without_unread_writes(history), Register(), max_states=10_000)
 
 
+def test_many_unknown_creations_and_deletions_are_cheap() -> None:
+    history = []
+    for n in range(0, 60, 3):
+        history += [
+            Entry(n, OPEN, ("create",)),
+            Entry(n, OPEN, ("delete",)),
+            Entry(n + 1, n + 2, ("exists",), n % 2 == 0),
+        ]
+    assert check(history, Existence(), max_states=10_000)
+    # Created twice more than it can have been deleted.
+    history = [entry for entry in history if entry.call != ("delete",)]
+    assert not check(history, Existence(), max_states=10_000)
+
+
 class _World:
     controllers = ()
     brokers = ()
