@@ -138,9 +138,7 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
     return mirror
 
 
-def _of_the_original(
-    error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
-) -> FatalError:
+def _of_the_original(error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path) -> FatalError:
     """The error as one of the directory itself: nobody finds the mirror any more."""
     if mirror is None or mirror.name not in str(error):
         return error

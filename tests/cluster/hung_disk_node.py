@@ -1,0 +1,38 @@
+"""``raftlog`` on a disk that hangs while a file named by ``HANG_FILE`` in the environment exists: no sync comes back, no error."""
+
+import os
+import time
+from pathlib import Path
+
+from raftlog.cli.main import main
+from raftlog.storage import checked_file
+from raftlog.storage.rocks_adapter import RocksLog
+
+POLL_S = 0.02
+
+
+def _wait_for_disk() -> None:
+    while Path(os.environ["HANG_FILE"]).exists():
+        time.sleep(POLL_S)
+
+
+def hang() -> None:
+    """Let syncs of the log and replacements of the small files wait for the disk."""
+    sync, stage = RocksLog.sync, checked_file.stage_checked
+
+    def slow_sync(self: RocksLog) -> None:
+        _wait_for_disk()
+        sync(self)
+        _wait_for_disk()
+
+    def slow_stage(*arguments: object) -> Path:
+        _wait_for_disk()
+        return stage(*arguments)  # type: ignore[arg-type]
+
+    RocksLog.sync = slow_sync  # type: ignore[method-assign]
+    checked_file.stage_checked = slow_stage  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    hang()
+    main()

@@ -1,0 +1,90 @@
+"""A leader whose disk hangs, with real processes: another one leads within seconds; the hung node follows when the disk is back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, until_true
+
+from raftlog.cli.local import LocalCluster, Node
+
+NODE = Path(__file__).with_name("hung_disk_node.py")
+GAP_S = 15.0
+"""Of what takes the fetch timeout, 1 s by default, and an election, on a machine that has nothing else to do."""
+HUNG_S = 4.0
+"""Long enough for several elections, if the hung node wanted any."""
+
+
+class HungCluster(LocalCluster):
+    """Controllers whose disks can hang."""
+
+    def program(self, name: str) -> list[str]:
+        """The launcher, which is told by the name of a file."""
+        return ["/usr/bin/env", f"HANG_FILE={self.hang_file(name)}", sys.executable, str(NODE)]
+
+    def hang_file(self, name: str) -> Path:
+        """While it exists, the disk of this node hangs."""
+        return self.directory / f"{name}.hangs"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[HungCluster]:
+    made = HungCluster(tmp_path / "c", controllers=3, brokers=0)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        yield made
+    finally:
+        for node in made.controllers:
+            made.hang_file(node.name).unlink(missing_ok=True)
+        made.stop_all(timeout_s=5)
+
+
+async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
+    """By id, of those that answer: role, epoch, leader."""
+    quorum = await asyncio.to_thread(cluster.quorum, 2.0)
+    return {one.node_id: (one.role, one.leader_epoch, one.leader_id) for one in quorum.descriptions}
+
+
+async def test_a_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCluster) -> None:
+    leader: Node = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+    others = [node.node_id for node in cluster.controllers if node != leader]
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="hung")
+        await load.more(200)
+        epoch, load.longest_gap_s = load.epoch, 0.0
+        cluster.hang_file(leader.name).touch()
+        hung_at = asyncio.get_running_loop().time()
+
+        async def led_by_another() -> bool:
+            return load.epoch > epoch
+
+        took_s = await until_true(led_by_another, "a write is acknowledged in a new epoch")
+        await load.more(200)
+        print(f"writes went on {took_s:.2f} s after the disk hung; the longest gap was {load.longest_gap_s:.2f} s")
+        assert load.longest_gap_s < GAP_S
+
+        # The node lives, and leaves the others alone.
+        while asyncio.get_running_loop().time() < hung_at + HUNG_S:
+            seen = await roles(cluster)
+            assert seen.get(leader.node_id, ("", -1, -1))[0] not in ("leader", "candidate", "prospective"), seen
+            await asyncio.sleep(0.2)
+        print(f"meanwhile: {seen}")
+        assert cluster.pid(leader.name) is not None
+
+        cluster.hang_file(leader.name).unlink()
+
+        async def follows() -> bool:
+            role, now, led_by = (await roles(cluster)).get(leader.node_id, ("", -1, -1))
+            return role == "follower" and now > epoch and led_by in others
+
+        await until_true(follows, "the node whose disk is back follows")
+        await load.more(100)
+        await load.stop()
+    assert lost(load.acknowledged, await committed_image(cluster)) == []
+    await asyncio.to_thread(cluster.wait_ready, [leader.name], PATIENCE_S)

@@ -1,0 +1,105 @@
+"""What writers notice when the nodes of a quorum are restarted one by one, and when its leader is killed: gaps, and nothing lost.
+
+The times are printed; what is asserted is far above what a machine that has nothing else to do needs (some 50 ms, and 150 ms).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost
+
+from raftlog.cli.local import LocalCluster
+from raftlog.client.controller_client import ControllerClient
+
+RESTART_ROUNDS = 2
+KILLS = int(os.environ.get("RAFTLOG_LEADER_KILLS", "10"))
+RESTART_GAP_S = 5.0
+"""Median of the longest gaps."""
+KILL_GAP_S = 5.0
+"""Median of the times from the kill to the first write that is acknowledged."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path_factory.mktemp("restarts") / "c", controllers=3, brokers=0)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+async def caught_up(cluster: LocalCluster) -> None:
+    """Wait until everybody follows, so that the next restart leaves a majority."""
+    await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S)
+
+
+def in_ms(gaps_s: list[float]) -> str:
+    """For people."""
+    return f"median {median(gaps_s) * 1000:.0f} ms, of {sorted(round(gap * 1000) for gap in gaps_s)}"
+
+
+async def test_a_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> None:
+    gaps_s: list[float] = []
+    led_s: list[float] = []
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="restart", writers=8)
+        await load.more(100)
+        for _ in range(RESTART_ROUNDS):
+            leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+            # The leader comes last: so each round restarts each node once, and there is one hand-over a round at least.
+            for node in sorted(cluster.controllers, key=lambda one: one == leader):
+                led = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+                await load.more(20)
+                load.longest_gap_s = 0.0
+                assert await asyncio.to_thread(cluster.stop, [node.name], 20) == [], f"{node.name} had to be killed"
+                await load.more(20)
+                cluster.start(node.name)
+                await caught_up(cluster)
+                await load.more(20)
+                (led_s if node == led else gaps_s).append(load.longest_gap_s)
+        await load.stop()
+    print(f"restarts of followers: longest gap {in_ms(gaps_s)}; of leaders: {in_ms(led_s)}")
+    assert median(gaps_s + led_s) < RESTART_GAP_S
+    assert lost(load.acknowledged, await committed_image(cluster)) == []
+
+
+async def _kill_leader(cluster: LocalCluster, client: ControllerClient, round_: int) -> tuple[float, dict[str, int]]:
+    """Seconds from the kill of the leader under load to the first write acknowledged in a new epoch; what was acknowledged."""
+    leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
+    load = Load(client, prefix=f"kill-{round_}", writers=8)
+    await load.more(50)
+    epoch = load.epoch
+    killed_at = time.monotonic()
+    assert cluster.kill(leader.name, signal.SIGKILL)
+    while load.epoch <= epoch:
+        assert time.monotonic() - killed_at < PATIENCE_S, "nobody took over"
+        await asyncio.sleep(0.001)
+    took_s = time.monotonic() - killed_at
+    await load.more(20)
+    await load.stop()
+    cluster.start(leader.name)
+    await caught_up(cluster)
+    return took_s, load.acknowledged
+
+
+async def test_the_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
+    acknowledged: dict[str, int] = {}
+    took_s: list[float] = []
+    async with controllers_of(cluster) as client:
+        for round_ in range(KILLS):
+            took, written = await _kill_leader(cluster, client, round_)
+            took_s.append(took)
+            acknowledged |= written
+    print(f"from kill -9 of the leader to the first acknowledged write: {in_ms(took_s)}")
+    assert median(took_s) < KILL_GAP_S
+    assert lost(acknowledged, await committed_image(cluster)) == []
