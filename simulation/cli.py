@@ -36,6 +36,7 @@ def simulate(
     shrink: Annotated[bool, typer.Option(help="Look for a smaller config that fails alike.")] = False,
     shrink_s: Annotated[float, typer.Option(metavar="S", help="How long to look.")] = 60.0,
     lines: Annotated[int, typer.Option(min=0, help="Of the transcript, at a failure or with --until.")] = 60,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Each step and message in the transcript.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
 ) -> None:
     """Run whole clusters in virtual time: real controllers and brokers, clients, faults, and every promise checked at each step.
@@ -47,12 +48,18 @@ def simulate(
       raftlog simulate --seed 7
       raftlog simulate --seed 1000 --seeds 100
       raftlog simulate --seed 7 --config '{"brokers": 1, "faults": {"kill_controller": 2.0}}'
-      raftlog simulate --seed 7 --until 12.5
+      raftlog simulate --seed 7 --until 12.5 --verbose --lines 300
     """
     from simulation import shrink as shrinking
+    from simulation.checks.api import Checker
+    from simulation.checks.suite import all_checkers
     from simulation.report import as_dict, failure_report
     from simulation.swarm import SwarmConfig
+    from simulation.verbose import Verbose
     from simulation.world import run_swarm
+
+    def checkers() -> list[Checker]:
+        return [*all_checkers(), Verbose()] if verbose else all_checkers()
 
     silence()
     chosen = None
@@ -60,10 +67,10 @@ def simulate(
         chosen = SwarmConfig.from_json(config if config.lstrip().startswith("{") else Path(config).read_text())
     failed = False
     for number in range(seed, seed + seeds):
-        outcome = run_swarm(number, chosen, until_s=until)
+        outcome = run_swarm(number, chosen, checkers(), until_s=until)
         if outcome.failure is not None and shrink:
             smaller = shrinking.shrink(number, outcome.config, outcome.failure, within_s=shrink_s)
-            outcome = run_swarm(number, smaller)
+            outcome = run_swarm(number, smaller, checkers())
         failed |= outcome.failure is not None
         if as_json:
             typer.echo(json.dumps(as_dict(outcome)))

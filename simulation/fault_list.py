@@ -62,6 +62,7 @@ FAULTS: dict[str, FaultRange] = {
     "change_voters": _every(1.0, 6.0),
     "lose_disk": _every(2.0, 8.0),
     "transfer": _every(1.0, 6.0),
+    "raise_features": _every(1.0, 6.0),
     # Brokers and clients.
     "kill_broker": _every(1.0, 6.0, needs_brokers=True),
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.hosts import ControllerHost
 
@@ -135,4 +136,15 @@ async def transfer(world: World, rng: random.Random) -> None:
         world.happened("transfer")
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (change_voters, lose_disk, transfer)}
+async def raise_features(world: World, rng: random.Random) -> None:
+    """A cluster that began at an old metadata.version is raised to the newest; the first snapshot and voter set follow by themselves."""
+    service = world.active()
+    newest = versions.LATEST_METADATA_VERSION
+    if service is None or versions.metadata_version(service.image.features) >= newest:
+        return
+    update = pb.FeatureUpdate(name=versions.METADATA_VERSION, max_version_level=newest, upgrade_type=1)
+    if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is None:
+        world.happened("raise_features")
+
+
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (change_voters, lose_disk, transfer, raise_features)}

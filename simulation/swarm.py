@@ -99,6 +99,8 @@ def draw(seed: int) -> SwarmConfig:
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
     names = [name for name in FAULTS if rng.random() < share]
+    if old and "raise_features" not in names and rng.random() < 0.5:
+        names.append("raise_features")
     return SwarmConfig(
         voters=voters,
         observers=rng.choice((0, 0, 0, 1, 2)),
