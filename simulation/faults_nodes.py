@@ -67,9 +67,11 @@ async def _paused(world: World, rng: random.Random, seconds: float, what: str) -
         return
     world.note(name, f"{what} for {seconds:.3f} s")
     world.network.pause(name)
-    await asyncio.sleep(seconds)
+    first_s = min(seconds, LOOP_BLOCKED_S)
+    await asyncio.sleep(first_s)
     if world.network.loop.is_held(name):
         world.happened(what)
+    await asyncio.sleep(seconds - first_s)
     if world.may_mend(name):
         world.network.resume(name)
 
