@@ -18,6 +18,14 @@ REGRESSIONS = [
         ' "request_repeated": 0.489, "connect_refused": 0.0238, "disk_error": 1.43, "kill_broker": 1.94}}',
         id="a replica named snapshots that an installed one had replaced; the controller's timer died of it",
     ),
+    pytest.param(
+        1795267923672,
+        '{"clients": 3, "writes_per_s": 2.0, "reads_per_s": 10.0, "value_bytes": 20000, "shared_keys": 1,'
+        ' "numbered_share": 0.0, "safety_s": 14.490574681206036, "session_timeout_ms": 3000, "queue_messages": 64,'
+        ' "drift": 0.1, "retention_bytes": 5000, "faults": {"connect_refused": 0.248, "disk_error": 2.25, "disk_full": 2.56,'
+        ' "kill_controller": 2.28, "partition": 1.43, "reset_links": 1.06, "resign": 1.22, "split": 2.64}}',
+        id="a follower truncated to the lower of two ends of different epochs, in the middle of a batch",
+    ),
 ]
 
 
