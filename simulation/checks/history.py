@@ -23,10 +23,9 @@ from simulation.checks.linearizability import (
     UNKNOWN,
     Entry,
     Existence,
-    Register,
     check,
-    without_unread_writes,
 )
+from simulation.checks.registers import check_register
 
 TOPIC_KINDS = {"create_topic": "create", "delete_topic": "delete"}
 _REFUSALS = {
@@ -99,7 +98,7 @@ class Linearizability(Checker):
             history = [entry for operation in operations if (entry := register_entry(operation)) is not None]
             now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
-            if not check(without_unread_writes(history), Register(), max_states=self._max_states):
+            if not check_register(history):
                 raise CheckFailedError(
                     f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes explains: {history}"
                 )

@@ -19,6 +19,7 @@ from simulation.checks.linearizability import (
     check,
     without_unread_writes,
 )
+from simulation.checks.registers import check_register
 
 OPEN = math.inf
 
@@ -80,12 +81,14 @@ BAD = [
 def test_good_histories_pass(history: list[Entry]) -> None:
     assert check(history, Register())
     assert check(without_unread_writes(history), Register())
+    assert check_register(history)
 
 
 @pytest.mark.parametrize("history", BAD)
 def test_bad_histories_are_refused(history: list[Entry]) -> None:
     assert not check(history, Register())
     assert not check(without_unread_writes(history), Register())
+    assert not check_register(history)
 
 
 def test_two_successful_creations_need_a_deletion_between_them() -> None:
@@ -123,6 +126,7 @@ def test_it_agrees_with_trying_every_order_of_a_register(history: list[Entry]) -
     expected = _tried_in_every_order(history, Register())
     assert check(history, Register()) == expected
     assert check(without_unread_writes(history), Register()) == expected
+    assert check_register(history) == expected
 
 
 @settings(max_examples=300, deadline=None)
@@ -144,6 +148,14 @@ def test_a_long_history_with_many_unknown_outcomes_is_cheap() -> None:
     assert check(without_unread_writes(history), Register(), max_states=10_000)
     history.append(read(3000, 3001, "v0"))
     assert not check(without_unread_writes(history), Register(), max_states=10_000)
+
+
+def test_many_writes_at_once_are_cheap() -> None:
+    history = [write(0, 9, f"v{n}") for n in range(2000)]
+    assert check_register([*history, read(10, 11, "v7")])
+    assert not check_register([*history, read(10, 11, "v7"), read(12, 13, "v8")])
+    with pytest.raises(ValueError, match="twice"):
+        check_register([*history, write(1, 2, "v1")])
 
 
 def test_many_unknown_creations_and_deletions_are_cheap() -> None:
