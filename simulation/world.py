@@ -360,12 +360,13 @@ class World:
         """Heal a majority of the voters, some brokers and the clients; what is outside stays as it is."""
         rng = self.rng("heal")
         self.lasting = True
-        majority = len(self.voter_ids) // 2 + 1
-        voters = [host for host in self.voters() if host.name not in self.damaged]
-        chosen = sorted(rng.sample(voters, rng.randint(majority, len(voters))), key=lambda host: host.id)
         if self.voters_change:
             # Who is a majority now only the log knows.
             chosen = list(self.controllers)
+        else:
+            sound = [host for host in self.voters() if host.name not in self.damaged]
+            majority = len(self.voter_ids) // 2 + 1
+            chosen = sorted(rng.sample(sound, rng.randint(majority, len(sound))), key=lambda host: host.id)
         count = rng.randint(1, len(self.members)) if self.members else 0
         brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
         for twin in self.brokers[len(self.members) :]:
