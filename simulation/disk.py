@@ -20,16 +20,18 @@ from raftlog import snapshot_file
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, cut, read_span, scan_log
+from raftlog.storage.chunks import LogScan, behind, cut, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import LogState
-from raftlog.storage.log_start import known_voters, require_snapshot, started_at
+from raftlog.storage.log_start import known_voters, require_snapshot, require_vote, started_at
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
 FreezeDone = Callable[[FatalError | None], None]
 
+OLDER_VOTES_MAX = 8
+"""Kept for ``roll_back_vote``."""
 AMPLE_BYTES = 1 << 40
 """Free space of a disk without a capacity."""
 
@@ -65,6 +67,12 @@ class _Chunks:
     def drop_below(self, offset: int) -> None:
         """Forget chunks that end at or below ``offset``; the one that reaches over it stays."""
         first = max(bisect_right(self.bases, offset) - 1, 0)
+        if (
+            first < len(self.bases)
+            and self.bases[first] < offset
+            and not behind(self.chunks[first], self.bases[first], offset)
+        ):
+            first += 1
         del self.bases[:first], self.chunks[:first]
 
     def clear(self) -> None:
@@ -106,13 +114,15 @@ class SimDisk:
         self.vote = VoteState()
         self.vote_is_corrupt = False
         self.unwritten_votes: list[VoteState] = []
+        self._older_votes: list[VoteState] = []
         self.state = LogState(clean=False, end_offset_at_least=0)
         """Durable: written by a call of its own, as the real one is."""
         self.snapshots: dict[SnapshotId, bytes] = {}
         """Complete and durable."""
         self.parts: dict[SnapshotId, bytearray] = {}
         """In the making: lost by a crash."""
-        self.freezing: list[SnapshotId] = []
+        self.freezing: list[tuple[SnapshotId, bytes]] = []
+        """Whole, and not durable yet: a crash may keep one or lose it."""
 
     def open(self) -> SimLogStore:
         """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
@@ -129,17 +139,17 @@ class SimDisk:
         if kept < len(self.unflushed):
             self.happened("unsynced_loss")
             self.happened(rng.choice(("torn_tail", "zeroed_tail", "lost_tail")))
-        for snapshot_id in self.freezing:
+        for snapshot_id, content in self.freezing:
             # The rename may have reached the disk, and nothing after it.
-            if rng.random() < 0.5 and _is_sound(bytes(self.parts[snapshot_id]), snapshot_id):
-                self.snapshots[snapshot_id] = bytes(self.parts[snapshot_id])
+            if rng.random() < 0.5 and _is_sound(content, snapshot_id):
+                self.snapshots[snapshot_id] = content
                 self.happened("half_installed_snapshot")
         if self.parts:
             self.happened("snapshot_part_lost")
         self.parts, self.freezing, self._held = {}, [], []
         kept_votes = rng.randint(0, len(self.unwritten_votes))
         if kept_votes:
-            self.vote = self.unwritten_votes[kept_votes - 1]
+            self.keep_vote(self.unwritten_votes[kept_votes - 1])
         self.live = self.durable.copy()
         self.unflushed = []
         self.unwritten_votes = []
@@ -182,6 +192,22 @@ class SimDisk:
         self.happened(f"bit_flip_{place}")
         return True
 
+    def keep_vote(self, vote: VoteState) -> None:
+        """Durable from here on."""
+        self._older_votes = [*self._older_votes[1 - OLDER_VOTES_MAX :], self.vote]
+        self.vote = vote
+
+    def roll_back_vote(self, rng: Random) -> bool:
+        """Put an older vote in the place of the last one. No disk does that that keeps its word; a copy put back does.
+
+        Found by ``recover`` if the log is of a later epoch; False if there is no older one.
+        """
+        if not self._older_votes:
+            return False
+        self.vote = rng.choice(self._older_votes)
+        self.happened("vote_rolled_back")
+        return True
+
     def hang(self) -> None:
         """Nothing completes until ``resume``."""
         self.hung = True
@@ -207,7 +233,8 @@ class SimDisk:
 
     def used_bytes(self) -> int:
         """Log and snapshots, those in the making included."""
-        return self.live.size() + sum(map(len, self.snapshots.values())) + sum(map(len, self.parts.values()))
+        making = sum(map(len, self.parts.values())) + sum(len(content) for _, content in self.freezing)
+        return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
     def free_bytes(self) -> int:
         """What is left of the capacity."""
@@ -266,6 +293,9 @@ class SimLogStore:
             if newest is not None and newest[0].end_offset > found.end_offset:
                 self._empty_at(newest[0])
                 found = self._scan()
+            require_vote(disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
+            disk.live.drop_below(disk.state.start_offset)
+            disk.durable.drop_below(disk.state.start_offset)
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
@@ -379,7 +409,7 @@ class SimLogStore:
         if failure is not None:
             self._commit.fail(failure)
         if self._commit.failure is None:
-            self._disk.vote = self._disk.unwritten_votes.pop(0)
+            self._disk.keep_vote(self._disk.unwritten_votes.pop(0))
         done = self._vote_dones.pop(0)
         if self._vote_dones:
             self._later("write_vote", self._vote_written)
@@ -405,13 +435,15 @@ class SimLogStore:
         """Complete a snapshot, from the loop, after its latency."""
         self._check()
         self._before("snapshot")
-        self._disk.freezing.append(snapshot_id)
-        self._later("snapshot", lambda: self._frozen(snapshot_id, done))
+        # From here on it is no more what a part at position 0 begins anew.
+        one = snapshot_id, bytes(self._disk.parts.pop(snapshot_id, b""))
+        self._disk.freezing.append(one)
+        self._later("snapshot", lambda: self._frozen(one, done))
 
-    def _frozen(self, snapshot_id: SnapshotId, done: FreezeDone) -> None:
+    def _frozen(self, one: tuple[SnapshotId, bytes], done: FreezeDone) -> None:
         disk = self._disk
-        disk.freezing.remove(snapshot_id)
-        content = bytes(disk.parts.pop(snapshot_id, b""))
+        disk.freezing.remove(one)
+        snapshot_id, content = one
         if (failure := disk.take_failure("snapshot")) is not None:
             self._commit.fail(failure)
         if (broken := self._commit.outcome()) is not None:
@@ -425,8 +457,7 @@ class SimLogStore:
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
         """Give up one in the making."""
         self._check()
-        if snapshot_id not in self._disk.freezing:
-            self._disk.parts.pop(snapshot_id, None)
+        self._disk.parts.pop(snapshot_id, None)
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
         """Bytes of a complete snapshot. Raises LookupError."""
@@ -462,10 +493,8 @@ class SimLogStore:
         self._check()
         self.snapshot_size(snapshot_id)
         disk, start = self._disk, snapshot_id.end_offset
-        if not disk.state.start_offset <= start <= self._commit.durable_end_offset:
-            raise ValueError(
-                f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.durable_end_offset})"
-            )
+        if not disk.state.start_offset <= start <= self._commit.end_offset:
+            raise ValueError(f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.end_offset})")
         disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
         disk.live.drop_below(start)
         disk.durable.drop_below(start)
@@ -484,10 +513,9 @@ class SimLogStore:
         if self._gone is not None:
             return
         if self._disk.unwritten_votes and self._commit.failure is None:
-            self._disk.vote = self._disk.unwritten_votes[-1]
+            self._disk.keep_vote(self._disk.unwritten_votes[-1])
         self._disk.unwritten_votes = []
-        for snapshot_id in self._disk.freezing:
-            content = bytes(self._disk.parts[snapshot_id])
+        for snapshot_id, content in self._disk.freezing:
             if self._commit.failure is None and _is_sound(content, snapshot_id):
                 self._disk.snapshots[snapshot_id] = content
         self._disk.parts, self._disk.freezing = {}, []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
@@ -61,6 +63,8 @@ def recover(
 
     if endpoint:
         _check_endpoint(endpoint)
+    # What opening the directory has to say is not what the command prints.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     survivor = asyncio.run(examine(directory))
     if not unsafe:
         _show_survivor(directory, survivor, as_json=as_json)

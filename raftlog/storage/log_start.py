@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from raftlog.errors import CorruptLogError
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import SnapshotId
+from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.storage.layout import LogState
 from raftlog.voter import VotersAt
 
@@ -23,6 +23,19 @@ def require_snapshot(directory: object, state: LogState, newest: tuple[SnapshotI
             f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot holds what lies before it: "
             "this node's state is lost; format it anew and let it join as a new one",
             offset=state.start_offset,
+        )
+
+
+def require_vote(vote: VoteState, last_epoch: int) -> None:
+    """Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+
+    Every epoch is durable in the vote before the first record of it is fetched or written: the vote was put back to an older state,
+    and the node might vote twice. One that was put back within the log's last epoch can't be told from a right one.
+    """
+    if last_epoch > vote.epoch:
+        raise CorruptLogError(
+            f"the vote is of epoch {vote.epoch}, the log holds records of epoch {last_epoch}: the vote is older than the log, and this "
+            "node might vote twice in one epoch; format it anew and let it join as a new one"
         )
 
 

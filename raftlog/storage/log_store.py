@@ -14,11 +14,11 @@ from typing import TypeVar
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, cut, read_span, scan_log
+from raftlog.storage.chunks import LogScan, behind, cut, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
-from raftlog.storage.log_start import known_voters, require_snapshot, started_at
+from raftlog.storage.log_start import known_voters, require_snapshot, require_vote, started_at
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
@@ -76,7 +76,11 @@ class RocksLogStore:
                 self._empty_at(newest[0])
                 found = self._scan()
             require_end(found.end_offset, self._state)
+            require_vote(vote, found.epochs[-1][0] if found.epochs else self._state.start_epoch)
             self._keep_state(replace(self._state, clean=False, end_offset_at_least=found.end_offset))
+            if self._state.start_offset:
+                # A crash may have come between the move of the start and the deletion, or taken an unsynced deletion back.
+                self._drop_below_start()
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
@@ -192,7 +196,8 @@ class RocksLogStore:
                 error = self._commit.fail(error)
             done(self._commit.outcome() or error)
 
-        self._disk.run(lambda: self._snapshots.freeze(snapshot_id), frozen, inline=False)
+        freeze = self._guarded(lambda: self._snapshots.freezer(snapshot_id))
+        self._disk.run(freeze, frozen, inline=False)
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
         """Give up a snapshot in the making."""
@@ -227,27 +232,34 @@ class RocksLogStore:
         self._keep_state(started_at(self._state, snapshot_id))
         self._rocks.replace_tail(0, None)
         self._snapshots.delete_before(snapshot_id)
+        self._compaction.run(lambda: self._rocks.compact_below(snapshot_id.end_offset), self._compacted, inline=False)
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
         """Drop the log below the end of ``snapshot_id``; see the protocol. Raises LookupError, ValueError, StorageError."""
         self._check()
         self._snapshots.size(snapshot_id)
         start = snapshot_id.end_offset
-        if not self._state.start_offset <= start <= self._commit.durable_end_offset:
-            raise ValueError(
-                f"start at {start}: the log is [{self._state.start_offset}, {self._commit.durable_end_offset})"
-            )
+        if not self._state.start_offset <= start <= self._commit.end_offset:
+            raise ValueError(f"start at {start}: the log is [{self._state.start_offset}, {self._commit.end_offset})")
         self._guarded(lambda: self._advance(snapshot_id))
 
     def _advance(self, snapshot_id: SnapshotId) -> None:
         self._raise_format()
         self._keep_state(started_at(self._state, snapshot_id))
-        with closing(self._rocks.scan(snapshot_id.end_offset)) as chunks:
-            first = next((base for base, _ in chunks), snapshot_id.end_offset)
-        below = min(first, snapshot_id.end_offset)
-        self._rocks.delete_below(below)
         self._snapshots.delete_before(snapshot_id)
-        self._compaction.run(lambda: self._rocks.compact_below(below), self._compacted, inline=False)
+        self._drop_below_start()
+
+    def _drop_below_start(self) -> None:
+        """Delete the chunks that end at or below the log's start, and give their space back, in the background."""
+        start = self._state.start_offset
+        with closing(self._rocks.scan(start)) as chunks:
+            base, chunk = next(chunks, (start, b""))
+        if base < start and not behind(chunk, base, start):
+            base = start
+        below = min(base, start)
+        if self._rocks.first_offset() < below:
+            self._rocks.delete_below(below)
+            self._compaction.run(lambda: self._rocks.compact_below(below), self._compacted, inline=False)
 
     def _compacted(self, error: FatalError | None) -> None:
         if error is not None:

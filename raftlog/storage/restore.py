@@ -108,7 +108,7 @@ def _write_snapshot(directory: Path, snapshot: Path, header: SnapshotHeader) -> 
                 position += len(piece)
     except OSError as error:
         raise ConfigError(f"can't read {snapshot}: {error}") from error
-    files.freeze(snapshot_id)
+    files.freezer(snapshot_id)()
     files.close()
 
 

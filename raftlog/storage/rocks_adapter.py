@@ -137,6 +137,10 @@ class RocksLog:
         except OSError as error:
             raise StorageError(f"can't look at {self._path}: {error}") from error
 
+    def first_offset(self) -> int:
+        """The lowest base offset; 2**64 if there is no chunk."""
+        return next(self.scan(0), (2**64, b""))[0]
+
     def last(self) -> tuple[int, bytes] | None:
         """The chunk with the highest base offset."""
         return next(self.scan(2**64 - 1), None)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+import structlog
 
 from raftlog import snapshot_file
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import SnapshotId
 from raftlog.storage.checked_file import fsync_directory
+
+log = structlog.get_logger(__name__)
 
 SNAPSHOT_DIRECTORY = "snapshots"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -37,6 +41,7 @@ class SnapshotFiles:
         self._directory = directory / SNAPSHOT_DIRECTORY
         self._parts: dict[SnapshotId, BinaryIO] = {}
         self._sizes: dict[SnapshotId, int] = {}
+        self._freezes = 0
         self._open: tuple[SnapshotId, BinaryIO] | None = None
 
     # --- complete ones ------------------------------------------------------------------------------------------------
@@ -73,6 +78,9 @@ class SnapshotFiles:
         try:
             for path in sorted(self._directory.glob("*.checkpoint")):
                 if self._id_of(path) not in self._sizes:
+                    log.critical(
+                        "a snapshot is corrupt, and set aside; an older one and the log are used", file=str(path)
+                    )
                     path.replace(path.with_name(path.name + _CORRUPT))
         except OSError as error:
             raise StorageError(f"can't set aside in {self._directory}: {error}") from error
@@ -143,12 +151,27 @@ class SnapshotFiles:
         except OSError as error:
             raise StorageError(f"can't write snapshot {file_name(snapshot_id)}: {error}") from error
 
-    def freeze(self, snapshot_id: SnapshotId) -> None:
-        """Verify, sync, rename. May run in a thread beside everything else. Raises CorruptLogError (it is gone then), StorageError."""
-        file = self._parts.pop(snapshot_id, None)
+    def freezer(self, snapshot_id: SnapshotId) -> Callable[[], None]:
+        """What verifies, syncs and renames: a call that may run in a thread beside everything else, once.
+
+        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at once: what is dropped or begun anew
+        meanwhile is another one. Raises StorageError.
+        """
+        file, part = self._parts.pop(snapshot_id, None), self._part(snapshot_id)
+        self._freezes += 1
+        own = part.with_name(f"{file_name(snapshot_id)}.{self._freezes}{_PART}")
+        if file is not None:
+            try:
+                part.replace(own)
+            except OSError as error:
+                file.close()
+                raise StorageError(f"can't complete snapshot {part.name}: {error}") from error
+        return lambda: self._freeze(snapshot_id, file, own)
+
+    def _freeze(self, snapshot_id: SnapshotId, file: BinaryIO | None, part: Path) -> None:
         if file is None:
             raise CorruptLogError(f"snapshot {file_name(snapshot_id)} was never begun")
-        part, path = self._part(snapshot_id), self._directory / file_name(snapshot_id)
+        path = self._directory / file_name(snapshot_id)
         try:
             with file:
                 os.fsync(file.fileno())

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import structlog
 from storage_kit import open_rocks
 
 from raftlog import snapshot_file
@@ -80,6 +81,7 @@ def as_a_reader(directory: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until there are no more lines. The directory is gone afterwards."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     for line in sys.stdin:
         directory = Path(line.strip())
         offline = as_a_reader(directory)

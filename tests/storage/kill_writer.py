@@ -70,13 +70,17 @@ async def write_for_ever(directory: Path, round_: int) -> None:
     def voted(error: StorageError | None) -> None:
         assert error is None, error
         say("vote", round_)
+        has_voted.set()
 
     def frozen(error: FatalError | None) -> None:
         assert error is None, error
         snapshot.extend(making)
 
     making: list[SnapshotId] = []
+    has_voted = asyncio.Event()
     store.write_vote(VoteState(round_, 2), voted)
+    # As a node does: no record of an epoch before the vote of that epoch is durable.
+    await has_voted.wait()
     while True:
         await window.acquire()
         chunk, behind = next_chunk(end, round_)

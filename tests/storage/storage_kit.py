@@ -18,9 +18,25 @@ from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.vote_file import write_vote_file
 from simulation.disk import Operation, SimDisk
 
 IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
+LATE_VOTE = VoteState(epoch=50)
+"""Of an epoch that no record in these tests reaches: a vote older than its log is refused."""
+
+
+def format_with_vote(directory: Path) -> None:
+    """The directory of a node that has seen epochs."""
+    format_storage(directory, IDENTITY)
+    write_vote_file(directory, LATE_VOTE)
+
+
+def sim_disk() -> SimDisk:
+    """The disk of a node that has seen epochs."""
+    disk = SimDisk(IDENTITY, Random(1))
+    disk.vote = LATE_VOTE
+    return disk
 
 
 def make_batch(base_offset: int, count: int = 1, *, epoch: int = 1, body: bytes = b"body") -> bytes:
@@ -73,7 +89,7 @@ class Machine(Protocol):
 
 class SimMachine:
     def __init__(self) -> None:
-        self.disk = SimDisk(IDENTITY, Random(1))
+        self.disk = sim_disk()
 
     def open(self) -> tuple[LogStore, RecoveredLog]:
         store = self.disk.open()
@@ -87,7 +103,7 @@ class RocksMachine:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
         self.monkeypatch = monkeypatch
-        format_storage(directory, IDENTITY)
+        format_with_vote(directory)
 
     def open(self) -> tuple[LogStore, RecoveredLog]:
         store = open_rocks(self.directory)

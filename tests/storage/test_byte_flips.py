@@ -23,6 +23,7 @@ from raftlog.errors import FatalError
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage
+from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter
 
 PROBER = Path(__file__).with_name("flip_prober.py")
@@ -51,6 +52,7 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
     closed, killed = parent / "closed", parent / "killed"
     voters = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
     format_storage(closed, IDENTITY, bootstrap=Bootstrap(voters, 2))
+    write_vote_file(closed, VoteState(3))
     end = 0
     for epoch in (1, 2, 3):
         store = open_rocks(closed)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_kit import IDENTITY, flush, make_batch, make_chunk, whole, write_vote
+from storage_kit import LATE_VOTE, flush, make_batch, make_chunk, sim_disk, whole, write_vote
 
 from raftlog.errors import ConfigError, StorageError
 from raftlog.storage.api import RecoveredLog, VoteState
@@ -20,7 +20,7 @@ def opened(disk: SimDisk) -> tuple[SimLogStore, RecoveredLog]:
 
 async def crash_after_two_syncs(seed: int) -> tuple[bytes, int]:
     """Ten batches, four of them synced, then a crash: what is left, and where it ends."""
-    disk = SimDisk(IDENTITY, Random(1))
+    disk = sim_disk()
     store, _ = opened(disk)
     for i in range(4):
         store.append(make_batch(i), i, i + 1)
@@ -47,7 +47,7 @@ async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
 async def test_what_is_appended_under_a_sync_waits_for_the_next() -> None:
     ends = set()
     for seed in range(10):
-        disk = SimDisk(IDENTITY, Random(1))
+        disk = sim_disk()
         store, _ = opened(disk)
         store.append(make_batch(0), 0, 1)
         first = asyncio.create_task(flush(store))
@@ -70,7 +70,7 @@ async def test_the_same_seed_crashes_the_same_way() -> None:
 async def test_an_unsynced_truncation_may_be_lost_whole() -> None:
     seen = set()
     for seed in range(30):
-        disk = SimDisk(IDENTITY, Random(1))
+        disk = sim_disk()
         store, _ = opened(disk)
         store.append(make_chunk(0, 1, 1, 1, 1), 0, 4)
         await flush(store)
@@ -85,7 +85,7 @@ async def test_an_unsynced_truncation_may_be_lost_whole() -> None:
 async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
     seen = set()
     for seed in range(30):
-        disk = SimDisk(IDENTITY, Random(1))
+        disk = sim_disk()
         store, _ = opened(disk)
         assert await write_vote(store, VoteState(epoch=1)) is None
         for epoch in (2, 3):
@@ -96,7 +96,7 @@ async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
 
 
 async def test_what_recovery_found_is_durable() -> None:
-    disk = SimDisk(IDENTITY, Random(1))
+    disk = sim_disk()
     store, _ = opened(disk)
     store.append(make_batch(0), 0, 1)
     store.close()
@@ -109,7 +109,7 @@ async def test_what_recovery_found_is_durable() -> None:
 async def test_a_failed_sync_makes_nothing_durable() -> None:
     ends = set()
     for seed in range(10):
-        disk = SimDisk(IDENTITY, Random(1))
+        disk = sim_disk()
         store, _ = opened(disk)
         store.append(make_batch(0), 0, 1)
         disk.fail_next("flush")
@@ -120,20 +120,20 @@ async def test_a_failed_sync_makes_nothing_durable() -> None:
 
 
 async def test_a_failed_vote_is_not_replayed_later() -> None:
-    disk = SimDisk(IDENTITY, Random(1))
+    disk = sim_disk()
     store, _ = opened(disk)
     disk.fail_next("write_vote")
     assert isinstance(await write_vote(store, VoteState(epoch=1)), StorageError)
     store.close()
     store, found = opened(disk)
-    assert found.vote == VoteState()
+    assert found.vote == LATE_VOTE
     assert await write_vote(store, VoteState(epoch=2)) is None
     store.close()
     assert opened(disk)[1].vote == VoteState(epoch=2)
 
 
 async def test_a_disk_is_mounted_once() -> None:
-    disk = SimDisk(IDENTITY, Random(1))
+    disk = sim_disk()
     disk.open()
     with pytest.raises(ConfigError, match="in use"):
         disk.open()
@@ -154,7 +154,7 @@ OPERATIONS = st.lists(
 @given(OPERATIONS)
 async def test_the_disk_against_a_plain_list(operations: list[tuple[str, int, int]]) -> None:
     """The model: batches in a list, the durable ones in another; a crash ends at a state that the log has had since the last sync."""
-    disk = SimDisk(IDENTITY, Random(1))
+    disk = sim_disk()
     store, _ = opened(disk)
     ends: list[tuple[int, bytes]] = []
     states: list[list[tuple[int, bytes]]] = [[]]

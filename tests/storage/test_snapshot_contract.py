@@ -7,15 +7,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_chunk
+from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_chunk, write_vote
 
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata.records import record
 from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.storage.api import LogStore, SnapshotId
+from raftlog.storage.api import LogStore, SnapshotId, VoteState
+from raftlog.storage.layout import read_log_state, write_log_state
+from raftlog.storage.log_start import started_at
 from raftlog.storage.meta_file import read_identity
+from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter, VotersAt
 from raftlog.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -242,3 +246,115 @@ async def test_the_space_comes_back(tmp_path: Path) -> None:
     assert store.used_bytes() < used / 10
     assert store.free_bytes() > 0
     store.close()
+
+
+async def test_one_begun_anew_while_the_first_is_made_durable_is_another(machine: Machine) -> None:
+    store = await written(machine)
+    one = SnapshotId(6, 1)
+    store.store_snapshot(one, 0, content(one))
+    heard: list[FatalError | None] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def first(error: FatalError | None) -> None:
+        heard.append(error)
+        done.set_result(None)
+
+    store.freeze_snapshot(one, first)
+    store.store_snapshot(one, 0, content(one)[:300])
+    store.store_snapshot(one, 300, b"other")
+    async with asyncio.timeout(60):
+        await done
+    assert heard == [None]
+    assert store.read_snapshot(one, 0, 1 << 20) == content(one)
+    store.drop_snapshot(one)
+    store.close()
+    store, found = machine.open()
+    assert (found.snapshots, store.read_snapshot(one, 0, 1 << 20)) == ((one,), content(one))
+    store.close()
+
+
+async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
+    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds what is not."""
+    store = await written(machine)
+    store.append(make_chunk(10, 2, epoch=2), 10, 12)
+    one = SnapshotId(12, 2)
+    assert await make(store, one) is None
+    store.advance_log_start(one)
+    assert await make(store, SnapshotId(14, 2)) is None
+    with pytest.raises(ValueError, match="start at 14"):
+        store.advance_log_start(SnapshotId(14, 2))
+    store.append(make_chunk(12, 1, epoch=2), 12, 13)
+    store.truncate(12)
+    store.append(make_chunk(12, 3, epoch=3), 12, 15)
+    assert await flush(store) == 15
+    store.close()
+    store, found = machine.open()
+    assert (found.start_offset, found.end_offset, found.epochs) == (12, 15, ((3, 12),))
+    store.close()
+
+
+async def test_after_a_crash_the_log_start_stays_where_it_was_moved() -> None:
+    for seed in range(40):
+        machine = SimMachine()
+        store = await written(machine)
+        for base in (10, 12, 14):
+            store.append(make_chunk(base, 2, epoch=2), base, base + 2)
+        one = SnapshotId(14, 2)
+        assert await make(store, one) is None
+        store.advance_log_start(one)
+        machine.disk.crash(Random(seed))
+        store, found = machine.open()
+        assert (found.start_offset, found.start_epoch, found.snapshots) == (14, 2, (one,))
+        assert found.end_offset in {14, 16}
+        store.truncate(14)
+        store.append(make_chunk(14, 1, epoch=3), 14, 15)
+        assert await flush(store) == 15
+        assert store.read(14, until=15, max_bytes=1) == make_chunk(14, 1, epoch=3)
+        store.truncate(14)
+        assert await flush(store) == 14
+        store.close()
+
+
+async def test_what_a_crash_left_below_the_log_start_is_deleted(tmp_path: Path) -> None:
+    """The start is durable before anything below it is deleted; an unsynced deletion may be lost."""
+    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    store = await written(machine)
+    one = SnapshotId(50, 4)
+    assert await make(store, one) is None
+    store.close()
+    state = read_log_state(tmp_path / "data")
+    write_log_state(tmp_path / "data", started_at(state, one))
+    for _ in range(2):
+        opened, found = machine.open()
+        assert (found.start_offset, found.end_offset) == (50, 50)
+        opened.append(make_chunk(50, 1, epoch=5), 50, 51)
+        opened.truncate(50)
+        assert await flush(opened) == 50
+        opened.close()
+    rocks = RocksLog(tmp_path / "data" / "log", read_only=True)
+    assert list(rocks.scan(0)) == []
+    rocks.close()
+
+
+async def test_a_vote_older_than_the_log_is_refused(tmp_path: Path, machine: Machine) -> None:
+    store = await written(machine)
+    assert await write_vote(store, VoteState(epoch=51)) is None
+    store.append(make_chunk(10, 1, epoch=51), 10, 11)
+    assert await flush(store) == 11
+    store.close()
+    if isinstance(machine, SimMachine):
+        assert machine.disk.roll_back_vote(Random(1))
+        assert machine.disk.faults["vote_rolled_back"] == 1
+    else:
+        write_vote_file(tmp_path / "data", VoteState(epoch=50))
+    with pytest.raises(CorruptLogError, match="epoch 50, the log holds records of epoch 51"):
+        machine.open()
+
+
+async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None:
+    store = await written(machine)
+    one = SnapshotId(60, 52)
+    assert await make(store, one) is None
+    store.close()
+    with pytest.raises(CorruptLogError, match="epoch 50, the log holds records of epoch 52"):
+        machine.open()

@@ -6,13 +6,24 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_batch, make_chunk, whole, write_vote
+from storage_kit import (
+    IDENTITY,
+    LATE_VOTE,
+    Machine,
+    RocksMachine,
+    SimMachine,
+    flush,
+    make_batch,
+    make_chunk,
+    whole,
+    write_vote,
+)
 
 from raftlog.errors import FatalError, StorageError
 from raftlog.storage.api import LogStore, VoteState
 from simulation.disk import Operation
 
-VOTE = VoteState(epoch=3, voted_id=2, voted_directory_id="d2")
+VOTE = VoteState(epoch=53, voted_id=2, voted_directory_id="d2")
 
 
 @pytest.fixture(params=["rocks", "sim"])
@@ -34,7 +45,7 @@ async def reopen(machine: Machine, store: LogStore) -> LogStore:
 
 async def test_a_new_store_is_empty(machine: Machine) -> None:
     store, found = machine.open()
-    assert (found.vote, found.start_offset, found.end_offset, found.epochs) == (VoteState(), 0, 0, ())
+    assert (found.vote, found.start_offset, found.end_offset, found.epochs) == (LATE_VOTE, 0, 0, ())
     assert store.identity == IDENTITY
     assert store.read(0, until=0, max_bytes=100) == b""
     store.close()

@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_kit import IDENTITY, flush, make_chunk, open_rocks
+from storage_kit import flush, format_with_vote, make_chunk, open_rocks
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage.meta_file import format_storage
 
 CHUNKS = 30
 LARGE = b"x" * 50_000
@@ -21,7 +20,7 @@ async def crashed(directory: Path, *, truncate_to: int = 0, body: bytes = b"body
 
     One chunk of two records a step; then, if asked for, a truncation, and one chunk more.
     """
-    format_storage(directory / "running", IDENTITY)
+    format_with_vote(directory / "running")
     store = open_rocks(directory / "running")
     store.recover()
     (wal,) = (directory / "running" / "log").glob("*.log")

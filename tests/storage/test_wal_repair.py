@@ -9,11 +9,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import IDENTITY, flush, make_chunk, open_rocks, whole
+from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.layout import read_log_state, write_log_state
-from raftlog.storage.meta_file import format_storage
 from raftlog.storage.reader import open_read_only
 from raftlog.storage.wal_repair import ZEROS_MIN_BYTES, find_torn_tail
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
@@ -60,7 +59,7 @@ async def crashed(request: pytest.FixtureRequest, tmp_path: Path) -> Crashed:
 
 
 async def crashed_with(tmp_path: Path, body: bytes) -> Crashed:
-    format_storage(tmp_path / "running", IDENTITY)
+    format_with_vote(tmp_path / "running")
     store = open_rocks(tmp_path / "running")
     store.recover()
     (wal,) = (tmp_path / "running" / "log").glob("*.log")
