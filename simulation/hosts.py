@@ -130,7 +130,7 @@ class ControllerHost:
         )
 
         async def up() -> None:
-            await transport.listen(self.endpoint, service.acceptors())
+            # As the shipped program does it: nobody can ask before the log is recovered.
             try:
                 service.recover()
             except FatalError as error:
@@ -138,6 +138,7 @@ class ControllerHost:
                 return
             service.replica.core.validate_each_step = True
             self._watch.tap_controller(self)
+            await transport.listen(self.endpoint, service.acceptors())
             service.start()
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
