@@ -10,6 +10,7 @@ from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
+from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.membership import VoterSets
 from simulation.checks.queues import Queues
@@ -23,6 +24,7 @@ def all_checkers() -> list[Checker]:
     return [
         ledger,
         Elections(ledger),
+        Leadership(ledger),
         Commitment(ledger),
         Durability(ledger),
         VoterSets(ledger),

@@ -52,3 +52,16 @@ TWINS = SwarmConfig(
     session_timeout_ms=600, faults={"twin_broker": 1.5, "pause": 0.5, "kill_broker": 2.0, "partition": 2.0},
 )  # fmt: skip
 """Brokers that are thought dead, replaced, and are not dead."""
+
+FLAPPING = SwarmConfig(
+    brokers=0, clients=1, writes_per_s=5.0, reads_per_s=0.0, safety_s=20.0, election_timeout_ms=200, fetch_timeout_ms=200,
+    faults={"partition": 1.0, "flapping": 3.0, "reset_links": 2.0, "pause": 3.0},
+)  # fmt: skip
+"""Links between single nodes come and go; most of the time a leader has its majority."""
+
+VOTERS = SwarmConfig(
+    brokers=0, observers=3, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=25.0, disk_max_ms=20.0,
+    election_timeout_ms=200, fetch_timeout_ms=200, timeout_s=0.5, auto_join=True,
+    faults={"change_voters": 0.5, "kill_controller": 2.0, "isolate": 2.0, "resign": 2.0},
+)  # fmt: skip
+"""Voters that join and leave, under failovers."""

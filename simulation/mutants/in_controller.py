@@ -121,4 +121,11 @@ MUTANTS = (
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
     ),
+    Mutant(
+        "duplicate-not-looked-for",
+        "a numbered write is executed whether or not it was before",
+        (Edit("controller.active:ActiveController.decide", "if result is not None:", "if False:"),),
+        replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
+        "failovers under numbered writes",
+    ),
 )

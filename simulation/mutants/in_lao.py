@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import BROKERS
+from dataclasses import replace
+
+from simulation.mutants.configs import BROKERS, SLOW
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -54,5 +56,35 @@ MUTANTS = (
         ),
         BROKERS,
         "failovers, slow links to brokers",
+    ),
+    Mutant(
+        "reports-of-other-epochs",
+        "reports made to another controller count",
+        (Edit("controller.lao:LaoTracker.report", "controller_epoch != self.epoch or ", ""),),
+        replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
+        "failovers",
+        known=10,
+    ),
+    Mutant(
+        "lao-fences-when-proposed",
+        "a broker does not count any more as soon as its fencing is proposed",
+        (
+            Edit(
+                "controller.lao:LaoTracker._set_fenced",
+                "            broker.leaves_at = batch_end\n            self._leaving.append((batch_end, broker))",
+                "            broker.member = False\n"
+                "            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n"
+                "            self._by_told.remove((broker.told, broker.broker_id, broker.epoch))",
+            ),
+        ),
+        replace(
+            BROKERS,
+            session_timeout_ms=700,
+            disk_max_ms=100.0,
+            faults={"clog": 0.3, "pause": 1.0, "partition": 1.0, "split": 3.0},
+        ),
+        "brokers cut off or paused, slow disks",
+        seeds=200,
+        known=1,
     ),
 )

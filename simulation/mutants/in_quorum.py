@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import ELECTIONS, LATE
+from simulation.mutants.configs import ELECTIONS, FLAPPING, LATE, VOTERS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -60,7 +60,7 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.fetcher:Fetcher._truncate",
-                "target = min(end_offset, log.end_offset_for_epoch(epoch)[1])",
+                "target = min(end_offset, local_end) if local_epoch == epoch else local_end",
                 "target = min(end_offset, max(log.epochs.last_start, log.start))",
             ),
             Edit("raftlog.quorum.fetcher:Fetcher._truncate", "if target < node.high_watermark:", "if False:"),
@@ -197,5 +197,92 @@ MUTANTS = (
         (Edit("raftlog.storage.group_commit:GroupCommit.sync_finished", "if error is not None:", "if False:"),),
         replace(ELECTIONS, faults={"disk_error": 0.5}),
         "disks that fail",
+    ),
+    Mutant(
+        "no-leader-change",
+        "a leader that inherits a log does not begin its epoch with a record of its own",
+        (
+            Edit(
+                "raftlog.replica.replica:Replica._became_leader",
+                "self.propose(chunk, start, start + 1, effect.epoch)",
+                "if not start:\n            self.propose(chunk, start, start + 1, effect.epoch)",
+            ),
+            Edit(
+                "controller.leadership:Leadership.claim", "not arrived or end <= self.epoch_start_offset", "not arrived"
+            ),
+        ),
+        ELECTIONS,
+        "one failover",
+    ),
+    Mutant(
+        "pre-vote-always",
+        "whoever asks gets the pre-vote, also from who hears a leader (KIP-996)",
+        (
+            Edit(
+                "raftlog.quorum.requests:_grants", "return complete and node.role.grants_pre_vote()", "return complete"
+            ),
+        ),
+        FLAPPING,
+        "links that break for a moment",
+    ),
+    Mutant(
+        "pre-vote-skipped",
+        "a voter that misses its leader opens an epoch without asking first",
+        (Edit("raftlog.quorum.prospective:Prospective.enter", "self._begin_round()", "self.node.become_candidate()"),),
+        FLAPPING,
+        "links that break for a moment",
+    ),
+    Mutant(
+        "check-quorum-off",
+        "a leader that no majority fetches from leads on",
+        (
+            Edit(
+                "raftlog.quorum.leader:Leader.on_tick",
+                "            if now >= self._check_at:\n                self._resign",
+                "            self._check_at = max(self._check_at, now + self._check_interval_s)\n"
+                "            if False:\n                self._resign",
+            ),
+        ),
+        ELECTIONS,
+        "a leader that is cut off",
+    ),
+    Mutant(
+        "membership-on-commit",
+        "a voter set is in force when it is committed, not when it is appended (KIP-853)",
+        (
+            Edit(
+                "raftlog.quorum.node_state:NodeState._adopt_voters",
+                "self.voters = history.voters",
+                "self.voters = history.voters if history.record_offset < max(0, self.high_watermark) else history.before",
+            ),
+        ),
+        VOTERS,
+        "voters that join and leave",
+    ),
+    Mutant(
+        "two-changes-at-once",
+        "a voter set may follow another that is not committed",
+        (
+            Edit(
+                "controller.membership:Membership._changeable",
+                "if named is not None and named.offset > state.committed.offset:",
+                "if False:",
+            ),
+            Edit(
+                "raftlog.quorum.membership:obstacle",
+                "if node.history.record_offset >= node.high_watermark:",
+                "if False:",
+            ),
+        ),
+        VOTERS,
+        "voters that join and leave",
+    ),
+    Mutant(
+        "set-survives-truncation",
+        "a voter set stays in force when its record is truncated",
+        (Edit("raftlog.quorum.fetcher:Fetcher._truncate_to", "node.truncate_voters(end_offset)", "pass"),),
+        VOTERS,
+        "voters that join and leave, failovers",
+        known=2,
     ),
 )

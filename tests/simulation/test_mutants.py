@@ -31,7 +31,9 @@ def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str,
     )
 
 
-@pytest.mark.parametrize("name", ["ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED"])
+@pytest.mark.parametrize(
+    "name", ["ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS"]
+)
 def test_without_an_edit_nothing_fails(name: str) -> None:
     for seed in range(3):
         assert run_swarm(seed, getattr(configs, name)).failure is None

@@ -1,0 +1,184 @@
+"""How leaders begin and end (Raft 5.4.2, KIP-996, KAFKA-15489).
+
+* The first batch of an epoch is its leader's own LeaderChange record.
+* A leader that no majority has fetched from for one and a half fetch timeouts leads no more (check-quorum).
+* No needless election: nobody opens an epoch while a leader and a majority have held working streams throughout, for as long as an
+  election takes.
+
+Would catch: pre-votes that are granted by who hears a leader, or not asked for; a check-quorum that is off; an epoch that begins with
+whatever comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger, Node
+
+_FETCHES = (pb.FetchRequest, pb.FetchSnapshotRequest)
+HEARD_WITHIN = 0.75
+"""Of the fetch timeout: a follower whose stream works has an answer that often."""
+
+
+@dataclass(slots=True)
+class _Leading:
+    """One node that leads."""
+
+    epoch: int
+    start_offset: int
+    since: float
+    """By the world's clock."""
+    base: float
+    """By its own: nobody is held to have been silent before."""
+    heard: dict[int, float] = field(default_factory=dict)
+    """Node id -> when it fetched last, by the leader's clock."""
+    begun: bool = False
+
+
+@dataclass(slots=True)
+class _Hearing:
+    """One node that follows a leader whose answers come. By the world's clock."""
+
+    epoch: int
+    since: float
+    last: float
+
+
+class Leadership(Checker):
+    """Beginnings and ends."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._leading: dict[str, _Leading] = {}
+        self._hearing: dict[str, _Hearing] = {}
+        self._opened: dict[str, int] = {}
+        """The epoch in which each node was last seen to campaign."""
+        self.campaigns = 0
+        ledger.on(ev.BecameLeader, self._became_leader)
+        ledger.on(ev.LostLeadership, self._lost_leadership)
+        ledger.on(ev.Append, self._appended)
+
+    @override
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        self._leading.pop(host.name, None)
+        self._hearing.pop(host.name, None)
+
+    # --- the first record -----------------------------------------------------------------------------------------------
+
+    def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
+        core = node.host.core
+        assert core is not None
+        now = self._ledger.world.now()
+        self._leading[node.name] = _Leading(effect.epoch, node.log.end, now, core._node.now)
+
+    def _lost_leadership(self, node: Node, effect: ev.LostLeadership) -> None:
+        self._leading.pop(node.name, None)
+
+    def _appended(self, node: Node, effect: ev.Append) -> None:
+        leading = self._leading.get(node.name)
+        if leading is None or leading.begun:
+            return
+        leading.begun = True
+        first = self._ledger.matching.headers(effect.span.data)[0]
+        if effect.span.base_offset != leading.start_offset or not first.control:
+            raise CheckFailedError(
+                f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that is no LeaderChange"
+            )
+
+    # --- time -------------------------------------------------------------------------------------------------------------
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        kind = type(event)
+        if kind is ev.RequestReceived:
+            self._requested(host, event.request)  # type: ignore[union-attr]
+        elif kind is ev.ResponseReceived:
+            self._answered(host, event.response)  # type: ignore[union-attr]
+        elif kind is ev.Tick:
+            self._ticked(host)
+        if effects:
+            core = host.core
+            assert core is not None
+            if core.role == "candidate" and self._opened.get(host.name) != core.epoch:
+                self._opened[host.name] = core.epoch
+                self._campaigns(host, core.epoch)
+            leading = self._leading.get(host.name)
+            if leading is not None and any(type(effect) is ev.VotersChanged for effect in effects):
+                leading.base = core._node.now
+
+    def _requested(self, host: ControllerView, request: object) -> None:
+        leading = self._leading.get(host.name)
+        if leading is not None and isinstance(request, _FETCHES):
+            leading.heard[request.replica_id] = host.core._node.now  # type: ignore[union-attr]
+
+    def _ticked(self, host: ControllerView) -> None:
+        leading = self._leading.get(host.name)
+        if leading is None:
+            return
+        node = host.core._node  # type: ignore[union-attr]
+        times = [
+            node.now if voter == host.id else max(leading.base, leading.heard.get(voter, -math.inf))
+            for voter in node.voters.ids
+        ]
+        heard = sorted(times)[-(len(times) // 2 + 1)]
+        if node.now - heard > CHECK_QUORUM_FACTOR * node.config.fetch_timeout_ms / 1000 + 1e-6:
+            raise CheckFailedError(
+                f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it for {node.now - heard:.3f} s"
+            )
+
+    # --- needless elections ---------------------------------------------------------------------------------------------
+
+    def _answered(self, host: ControllerView, response: object) -> None:
+        core = host.core
+        assert core is not None
+        if not isinstance(response, pb.FetchResponse) or response.error_code:
+            return
+        if core.role != "follower" or response.leader_epoch != core.epoch:
+            self._hearing.pop(host.name, None)
+            return
+        now, hearing = self._ledger.world.now(), self._hearing.get(host.name)
+        longest = HEARD_WITHIN * core._node.config.fetch_timeout_ms / 1000
+        if hearing is None or hearing.epoch != core.epoch or now - hearing.last > longest:
+            self._hearing[host.name] = _Hearing(core.epoch, now, now)
+        else:
+            hearing.last = now
+
+    def _campaigns(self, host: ControllerView, epoch: int) -> None:
+        self.campaigns += 1
+        now = self._ledger.world.now()
+        config = host.core._node.config  # type: ignore[union-attr]
+        heard = now - HEARD_WITHIN * config.fetch_timeout_ms / 1000
+        # As long as what the campaign rests on may be old: its own timeout, its round of pre-votes, and the messages on their way.
+        throughout = (
+            now - 2 * (config.fetch_timeout_ms + config.election_timeout_ms + config.election_jitter_max_ms) / 1000
+        )
+        for name, leading in self._leading.items():
+            node = self._ledger.nodes.get(name)
+            if node is None or leading.epoch >= epoch or leading.since > throughout or name == host.name:
+                continue
+            ids = {voter.node_id for voter in node.voters}
+            hear = [node.host.id] if node.host.id in ids else []
+            for follower, hearing in self._hearing.items():
+                other = self._ledger.nodes.get(follower)
+                if (
+                    other is not None
+                    and other.host.id in ids
+                    and hearing.epoch == leading.epoch
+                    and hearing.since <= throughout
+                    and hearing.last >= heard
+                ):
+                    hear.append(other.host.id)
+            if len(hear) > len(ids) // 2:
+                raise CheckFailedError(
+                    f"a needless election: {host.name} opens epoch {epoch}, while {name} leads epoch {leading.epoch} and {sorted(hear)}"
+                    " have heard it throughout"
+                )
