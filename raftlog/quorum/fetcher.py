@@ -46,6 +46,17 @@ class Fetcher:
         self._not_before = node.now
         self._round = 0
         self._snapshot: SnapshotFetcher | None = None
+        config = node.config
+        # What is the same in every request: copying it is half the price of naming it again.
+        self._template = pb.FetchRequest(
+            cluster_id=config.cluster_id,
+            replica_id=config.node_id,
+            replica_directory_id=config.directory_id,
+            current_leader_epoch=node.epoch,
+            max_wait_ms=config.fetch_max_wait_ms,
+            max_bytes=config.fetch_max_bytes,
+            max_metadata_version=config.max_metadata_version,
+        )
 
     def deadline(self) -> float:
         """When on_tick has something to do."""
@@ -80,21 +91,14 @@ class Fetcher:
             part = self._snapshot.request(self._epoch, correlation_id)
             node.out.append(SendFetchSnapshot(self.peer_id, correlation_id, part))
             return
-        request = pb.FetchRequest(
-            cluster_id=config.cluster_id,
-            replica_id=config.node_id,
-            replica_directory_id=config.directory_id,
-            current_leader_epoch=self._epoch,
-            fetch_offset=log.end,
-            last_fetched_epoch=log.last_epoch,
-            high_watermark=node.high_watermark,
-            max_wait_ms=config.fetch_max_wait_ms,
-            max_bytes=config.fetch_max_bytes,
-            round=self._round,
-            correlation_id=correlation_id,
-            max_metadata_version=config.max_metadata_version,
-            low_on_space=node.low_on_space,
-        )
+        request = pb.FetchRequest()
+        request.CopyFrom(self._template)
+        request.fetch_offset = log.end
+        request.last_fetched_epoch = log.last_epoch
+        request.high_watermark = node.high_watermark
+        request.round = self._round
+        request.correlation_id = correlation_id
+        request.low_on_space = node.low_on_space
         node.out.append(SendFetch(self.peer_id, correlation_id, request))
 
     @property
@@ -145,7 +149,9 @@ class Fetcher:
             return self._take_part(response)
         if response.error_code or self._snapshot is not None:
             return Verdict.REFUSED
-        if response.HasField("snapshot_id"):
+        if span is not None:
+            sound = self._append(response, span)
+        elif response.HasField("snapshot_id"):
             sound = self._begin_snapshot(SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch))
         elif response.HasField("diverging_epoch"):
             sound = self._truncate(response.diverging_epoch.epoch, response.diverging_epoch.end_offset)
