@@ -8,9 +8,11 @@ import logging
 import os
 import statistics
 import sys
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import NoReturn
 
 import structlog
 
@@ -49,10 +51,15 @@ class Row:
         return sorted(set(found), key=lambda check: (-found.count(check), check))
 
 
+def _dropped(_logger: object, _name: str, _event: object) -> NoReturn:
+    raise structlog.DropEvent
+
+
 def quiet() -> None:
     """What simulated nodes log is nobody's business here."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+    warnings.simplefilter("ignore", RuntimeWarning)
 
 
 def hunt_one(name: str, first_seed: int, seeds: int) -> Killed | Survived:

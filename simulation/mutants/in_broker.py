@@ -56,6 +56,7 @@ MUTANTS = (
         BROKERS,
         "leaders that are cut off",
         known=11,
+        seeds=200,
     ),
     Mutant(
         "retries-unknown",
