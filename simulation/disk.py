@@ -1,8 +1,9 @@
 """The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and breaks as told.
 
 A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix of what was not: the
-write that was torn, or zeroed, is the first that is lost (one write is one record of RocksDB's WAL: it is there whole or cut off when
-the log is opened). Completions come from the running event loop after a latency drawn from the disk's own random source;
+write that was torn, or zeroed, is the first that is lost: one write is one record of RocksDB's WAL, there whole or cut off when the log
+is opened, so that a torn tail, one of zeros and a missing one are the same fault here (``unsynced_loss``).
+Completions come from the running event loop after a latency drawn from the disk's own random source;
 nothing completes at once. What really happened is counted in ``faults``.
 """
 
@@ -138,7 +139,6 @@ class SimDisk:
             self.durable.carry_out(write)
         if kept < len(self.unflushed):
             self.happened("unsynced_loss")
-            self.happened(rng.choice(("torn_tail", "zeroed_tail", "lost_tail")))
         for snapshot_id, content in self.freezing:
             # The rename may have reached the disk, and nothing after it.
             if rng.random() < 0.5 and _is_sound(content, snapshot_id):
