@@ -20,6 +20,7 @@ class Unattached(Role):
     def __init__(self, node: Node, timer: float) -> None:
         super().__init__(node)
         self._timer = timer
+        self._has_granted = False
 
     @override
     def deadline(self) -> float:
@@ -45,7 +46,7 @@ class Unattached(Role):
     @override
     def on_vote_granted(self) -> None:
         # The candidate gets its time.
-        self._timer = self.node.election_deadline()
+        self._timer, self._has_granted = self.node.election_deadline(), True
 
     @override
     def on_tick(self) -> None:
@@ -54,6 +55,6 @@ class Unattached(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A cold start: whoever can be asked is there, so why wait.
-        if self.node.hurry and self.node.majority_connected():
+        # A cold start: whoever can be asked is there, so why wait. But for a candidate, which is about to lead.
+        if self.node.hurry and not self._has_granted and self.node.majority_connected():
             self.node.become_prospective()

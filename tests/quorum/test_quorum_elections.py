@@ -98,6 +98,26 @@ def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
     assert not effects_of(node, BecameLeader)
 
 
+def test_who_has_just_voted_for_a_candidate_does_not_campaign_because_somebody_connects() -> None:
+    """At a cold start the second campaign would unseat the leader that the first one is about to make."""
+    node = one()
+    assert ask(node, vote_request(1, replica_epoch=1)).vote_granted is True
+    at = len(node.effects)
+    node.step(PeerConnected(2))
+    node.step(PeerConnected(3))
+    assert node.up.role == "unattached"
+    assert not [effect for effect in node.effects[at:] if isinstance(effect, Send)]
+    assert node.up.next_deadline() >= node.cluster.now + 1.0, "the candidate gets its time"
+    node.cluster.run(1.3)
+    assert node.up.role == "prospective", "and no more than that"
+
+
+def test_a_vote_of_before_a_restart_delays_no_cold_start() -> None:
+    node = one(VoteState(3, 2, "dir2"))
+    node.step(PeerConnected(2))
+    assert node.up.role == "prospective"
+
+
 def test_a_restarted_candidate_follows_who_won_its_epoch() -> None:
     node = one(VoteState(3, 1, "dir1"))
     begin = pb.BeginQuorumEpochRequest(

@@ -1,0 +1,196 @@
+"""Flapping links and short pauses: no election is needed while the leader and a majority hold working streams, so there must be none.
+
+Time goes by in spells. For each one a majority with the leader in it is *held*, and everybody else is *cast out*: killed, paused, cut off
+from some or all, for as long as it likes. Whoever is held suffers only what is shorter than the timeouts, in waves with a calm behind
+each: links cut in one direction or both and processes paused for less than a third of the fetch timeout, or connections reset. Between
+two spells all is healed, and everyone has heard the leader again.
+
+Each election from then on is *needless*. (While the cluster comes up, two may race, and the second unseat the first.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from typing_extensions import override
+
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.hosts import ControllerHost
+from simulation.loop import run
+from simulation.swarm import SwarmConfig, draw
+from simulation.world import Outcome, World
+
+SETTLE_S = 20.0
+"""Within this everyone hears the leader again after a spell: a connect that nobody answers is given up after 2 s."""
+WAVE_SHARE = 0.3
+"""Of the fetch timeout: how long a wave lasts at most, and the least of the calm behind it."""
+RESET_CALM_S = 1.2
+"""Before and behind reset connections. One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s."""
+
+
+class Needless(Checker):
+    """Raises at each election once ``settled``."""
+
+    def __init__(self) -> None:
+        self.elections: list[str] = []
+        """Who was elected, in which epoch and when."""
+        self.campaigns = 0
+        """How often anybody asked for pre-votes: what must come to nothing."""
+        self.seen: Counter[str] = Counter()
+        """What was done, by kind."""
+        self.settled = False
+        self.held = ""
+        self._asking: set[str] = set()
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ev.BecameLeader):
+                self.elections.append(f"{host.name} in epoch {effect.epoch} at {self.world.now():.3f} s")
+                if self.settled:
+                    raise CheckFailedError(
+                        f"needless election of {', before it '.join(self.elections[:-3:-1])}; {self.held}"
+                    )
+        if host.core is not None and host.core.role == "prospective":
+            self.campaigns += host.name not in self._asking
+            self._asking.add(host.name)
+        else:
+            self._asking.discard(host.name)
+
+
+class FlappingWorld(World):
+    """A cluster in which a majority always works."""
+
+    def __init__(self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome) -> None:
+        super().__init__(seed, config, [needless], outcome)
+        self._needless = needless
+        self._timeout_s = config.fetch_timeout_ms / 1000
+        self._reset_from = 0.0
+
+    @override
+    def _begin_faults(self) -> None:
+        self.spawn(self._spells(self.rng("spells")), "spells")
+
+    async def _spells(self, rng: random.Random) -> None:
+        while not self.lasting:
+            await self.until(self._settled, SETTLE_S, "everyone hears the leader")
+            leader = self._leader()
+            followers = [host for host in self.voters() if host is not leader]
+            rng.shuffle(followers)
+            outside = followers[: rng.randint(0, (len(self.voter_ids) - 1) // 2)]
+            held = [leader, *(host for host in followers if host not in outside)]
+            self._needless.held = f"{' '.join(host.name for host in held)} were held, led by {leader.name}"
+            self.note("spell", self._needless.held)
+            self._needless.settled = True
+            self._reset_from = self.now() + RESET_CALM_S
+            over = self.now() + rng.uniform(1.0, 8.0) * self._timeout_s
+            tormented = [asyncio.ensure_future(self._cast_out(host, over, rng)) for host in outside]
+            while self.now() < over:
+                await self._wave(held, rng)
+            await asyncio.gather(*tormented)
+
+    def _leader(self) -> ControllerHost:
+        service = self.active()
+        if service is None:
+            raise CheckFailedError("nobody leads")
+        return next(host for host in self.controllers if host.service is service)
+
+    def _settled(self) -> bool:
+        """Whether every voter follows the leader and has heard from it since."""
+        leader = self._leader()
+        for host in self.voters():
+            core = host.core
+            if core is None or core.leader_id != leader.id:
+                return False
+            if host is not leader and not getattr(core._node.role, "_hears_leader", False):
+                return False
+        return True
+
+    async def _wave(self, held: list[ControllerHost], rng: random.Random) -> None:
+        """One short disturbance of some of those that are held, and a calm."""
+        if len(held) == 1:
+            await asyncio.sleep(self._timeout_s)
+            return
+        if rng.random() < 0.3 and self.now() >= self._reset_from:
+            for host in rng.sample(held, rng.randint(1, len(held))):
+                self._needless.seen["reset"] += self.network.break_links(host.name)
+            self._reset_from = self.now() + 2 * RESET_CALM_S
+            await asyncio.sleep(RESET_CALM_S + rng.uniform(0.0, 1.0) * self._timeout_s)
+            return
+        names = [host.name for host in held]
+        pairs = [(one, other) for one in names for other in names if one != other and rng.random() < 0.5]
+        paused = [name for name in names if rng.random() < 0.3]
+        for pair in pairs:
+            self.network.block(*pair)
+        for name in paused:
+            self.network.pause(name)
+        self._needless.seen.update(cut=len(pairs), pause=len(paused))
+        await asyncio.sleep(rng.uniform(0.01, WAVE_SHARE) * self._timeout_s)
+        for pair in pairs:
+            self.network.unblock(*pair)
+        for name in paused:
+            self.network.resume(name)
+        await asyncio.sleep(rng.uniform(WAVE_SHARE, 1.0) * self._timeout_s)
+
+    async def _cast_out(self, host: ControllerHost, over: float, rng: random.Random) -> None:
+        """Anything at all happens to this one, again and again; then it is healed."""
+        others = [each.name for each in self.controllers if each is not host]
+        while self.now() < over:
+            kind = rng.choice(("kill", "long pause", "isolation", "one way", "flapping", "away from the leader"))
+            self._needless.seen[kind] += 1
+            self.note(host.name, kind)
+            pairs: list[tuple[str, str]] = []
+            if kind == "kill":
+                host.kill()
+            elif kind == "long pause":
+                self.network.pause(host.name)
+            elif kind == "isolation":
+                pairs = [pair for name in others for pair in ((host.name, name), (name, host.name))]
+            elif kind == "one way":
+                pairs = [(name, host.name) if rng.random() < 0.5 else (host.name, name) for name in others]
+            elif kind == "away from the leader":
+                leader = self._leader().name
+                pairs = [(host.name, leader), (leader, host.name)][: rng.randint(1, 2)]
+            else:
+                self.network.break_links(host.name)
+            for pair in pairs:
+                self.network.block(*pair)
+            longest_s = self._timeout_s * (0.5 if kind == "flapping" else 4.0)
+            await asyncio.sleep(min(rng.uniform(0.05, longest_s), max(0.0, over - self.now())))
+            for pair in pairs:
+                self.network.unblock(*pair)
+            self.network.resume(host.name)
+            if host.service is None:
+                host.start()
+            await asyncio.sleep(rng.uniform(0.0, 0.3) * self._timeout_s)
+
+
+def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
+    """One run. A needless election is the outcome's failure, as is whatever any callback raises."""
+    drawn = draw(seed)
+    rng = random.Random(f"{seed} flapping")
+    timeout_ms = rng.choice((700, 1000))
+    config = config or replace(
+        drawn, voters=rng.choice((3, 3, 3, 5)), brokers=rng.choice((0, 1, 3)), safety_s=30.0, faults={}, disk_max_ms=2.0,
+        queue_messages=65536, election_timeout_ms=timeout_ms, fetch_timeout_ms=timeout_ms,
+    )  # fmt: skip
+    outcome, needless = Outcome(seed, config), Needless()
+
+    async def main() -> None:
+        world = FlappingWorld(seed, config, needless, outcome)
+        try:
+            await world.live()
+        finally:
+            world.finish()
+
+    try:
+        run(main())
+    except Exception as error:
+        outcome.failure = error
+    return outcome, needless

@@ -1,0 +1,64 @@
+"""While the leader and a majority hold working streams nobody is elected anew, whatever happens to the others."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from raftlog.quorum.follower import Follower
+from raftlog.quorum.leader import Leader
+from simulation.flapping import flap
+
+SEEDS = 30
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+def needless_elections(seeds: range) -> list[str]:
+    return [f"seed {seed}: {outcome.failure}" for seed in seeds for outcome, _ in [flap(seed)] if outcome.failure]
+
+
+def test_there_is_no_needless_election() -> None:
+    seen: Counter[str] = Counter()
+    virtual_s, campaigns = 0.0, 0
+    for seed in range(SEEDS):
+        outcome, needless = flap(seed)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        seen += needless.seen
+        virtual_s, campaigns = virtual_s + outcome.virtual_s, campaigns + needless.campaigns
+    print(f"{virtual_s:.0f} s simulated, {campaigns} campaigns came to nothing: {dict(seen)}")
+    assert set(seen) == {
+        "cut", "pause", "reset", "kill", "long pause", "isolation", "one way", "away from the leader", "flapping",
+    }  # fmt: skip
+    assert campaigns > SEEDS, "those cast out have asked for votes"
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    (one, _), (again, _) = flap(3), flap(3)
+    assert one.digest == again.digest
+    assert one.digest != flap(4)[0].digest
+
+
+def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Follower, "grants_pre_vote", lambda self: True)
+    assert needless_elections(range(10))
+
+
+def test_a_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Leader.on_tick
+
+    def on_tick(self: Leader) -> None:
+        if self.progress.silent_voters(self.node.now - 1.5):
+            self._resign("a voter is silent")
+        else:
+            honest(self)
+
+    monkeypatch.setattr(Leader, "on_tick", on_tick)
+    assert needless_elections(range(10))
