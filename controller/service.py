@@ -553,6 +553,9 @@ class ControllerService:
         self._fail(link, request.correlation_id, error)
 
     def _fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
+        if self._closed:
+            # Stopped, perhaps by its disk: not another word, not even of regret.
+            return
         endpoint = self.leader_endpoint(error.leader_id)
         send_quietly(
             link, failure(correlation_id, error, controller_epoch=self._leader_epoch, leader_endpoint=endpoint)

@@ -21,10 +21,10 @@ from raftlog import snapshot_file
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, behind, cut, read_span, scan_log
+from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import LogState
-from raftlog.storage.log_start import known_voters, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import emptied_at, is_part, known_voters, require_snapshot, require_vote, started_at
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 Place = Literal["log", "snapshot", "vote"]
@@ -106,6 +106,8 @@ class SimDisk:
         """An append or a snapshot that would pass it fails (ENOSPC); None: ample."""
         self.before: Callable[[Operation], None] | None = None
         """Called before each operation: it may crash the node right there."""
+        self.flipped: set[int] = set()
+        """Chunks of the log, by base offset, of which a bit was flipped."""
         self.faults: dict[str, int] = {}
         """What really happened to this disk, by name."""
         self._store: SimLogStore | None = None
@@ -185,6 +187,7 @@ class SimDisk:
                 return False
             base = rng.choice(self.durable.bases)
             at = bisect_left(self.durable.bases, base)
+            self.flipped.add(base)
             changed = self.durable.chunks[at] = _flipped(self.durable.chunks[at], rng)
             alive = bisect_left(self.live.bases, base)
             if alive < len(self.live.bases) and self.live.bases[alive] == base:
@@ -290,7 +293,7 @@ class SimLogStore:
             newest = self._newest_sound()
             require_snapshot("the simulated disk", disk.state, newest)
             found = self._scan()
-            if newest is not None and newest[0].end_offset > found.end_offset:
+            if newest is not None and not self._is_part(newest[0]):
                 self._empty_at(newest[0])
                 found = self._scan()
             require_vote(disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
@@ -327,9 +330,13 @@ class SimLogStore:
         state = self._disk.state
         return scan_log(self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch)
 
+    def _is_part(self, snapshot_id: SnapshotId) -> bool:
+        disk, last = self._disk, snapshot_id.end_offset - 1
+        return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
+
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
         disk = self._disk
-        disk.state = started_at(disk.state, snapshot_id)
+        disk.state = emptied_at(disk.state, snapshot_id)
         disk.unflushed = []
         disk.live.clear()
         disk.durable.clear()
@@ -483,10 +490,8 @@ class SimLogStore:
         """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
-        if snapshot_id.end_offset <= self._commit.end_offset:
-            raise ValueError(f"the log ends at {self._commit.end_offset}, not below {snapshot_id}")
         self._empty_at(snapshot_id)
-        self._commit.end_offset = snapshot_id.end_offset
+        self._commit.truncated(snapshot_id.end_offset)
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
         """Drop the log below the end of ``snapshot_id`` and the snapshots before it. Raises LookupError, ValueError."""

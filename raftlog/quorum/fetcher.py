@@ -180,15 +180,12 @@ class Fetcher:
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """The leader's log begins too late for this one. False for a snapshot that would take back what is committed here."""
-        node, log = self.node, self.node.log
+        node = self.node
         if snapshot_id.end_offset <= max(0, node.high_watermark) or not 0 < snapshot_id.epoch <= self._epoch:
             return False
-        kept = max(log.start, node.high_watermark)
-        if log.end >= snapshot_id.end_offset and kept < log.end:
-            # Another history, longer than the snapshot: what is not committed of it goes first, and the leader is asked again.
-            self._truncate_to(kept)
-        else:
-            self._snapshot = SnapshotFetcher(node, snapshot_id)
+        # The log stays as it is until the snapshot is durable. It may be another history, longer than the snapshot; but what of
+        # it is committed, and counted on here, this node cannot tell.
+        self._snapshot = SnapshotFetcher(node, snapshot_id)
         return True
 
     def _take_part(self, response: pb.FetchSnapshotResponse) -> Verdict:

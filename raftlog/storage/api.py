@@ -142,10 +142,10 @@ class LogStore(Protocol):
         """
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Replace the whole log by a complete snapshot that ends above the log's end: the log is then empty and begins there.
+        """Replace the whole log by a complete snapshot: the log is then empty and begins at its end.
 
-        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot ends above the log. As durable as
-        an append: flush follows.
+        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot is of another log than the one it
+        finds (``log_start.is_part``). As durable as an append: flush follows. Raises LookupError, StorageError.
         """
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:

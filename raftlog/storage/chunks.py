@@ -92,6 +92,17 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
     return LogScan(end, tuple(runs), timestamp_ms, tuple(voters))
 
 
+def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
+    """The epoch of the record at ``offset``; None if it is not there. ``chunks`` begins with the one that should contain it."""
+    for key, chunk in chunks:
+        if key > offset:
+            break
+        for _, end, epoch, _, _ in walk(chunk, key, verify_from=2**63):
+            if end > offset:
+                return epoch
+    return None
+
+
 def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
     """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below. Raises ValueError if that is no boundary."""
     position = 0

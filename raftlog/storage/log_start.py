@@ -1,8 +1,10 @@
 """Where the log begins, and what that rests on: the rules of a start that is not 0, for the real store and for readers.
 
 The start is durable in ``log-state.json`` before anything below it is deleted, and a complete snapshot ends at it or later.
-A snapshot that ends above the log is one whose installation a crash cut short, between its rename and the emptying of the log: it
-is done again (KIP-630).
+A log that the newest snapshot is not a part of is one whose replacement by that snapshot a crash cut short, between the rename
+and the emptying of the log: it is done again (KIP-630). Such a log ends below the snapshot, or has another record, of another
+epoch, before its end: by Log Matching, the same epoch at one offset means the same log up to there. A snapshot is of
+what is committed, so nothing that counts is dropped with such a log.
 """
 
 from __future__ import annotations
@@ -48,6 +50,23 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
         start_epoch=snapshot_id.epoch,
         end_offset_at_least=max(state.end_offset_at_least, end),
     )
+
+
+def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
+    """The state of a log of which nothing is left but ``snapshot_id``."""
+    return replace(
+        state,
+        start_offset=snapshot_id.end_offset,
+        start_epoch=snapshot_id.epoch,
+        end_offset_at_least=snapshot_id.end_offset,
+    )
+
+
+def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
+    """Whether a snapshot is of this very log. ``epoch_before_end``: of the record before its end in the log, None if it has none."""
+    if snapshot_id.end_offset == state.start_offset:
+        return snapshot_id.epoch == state.start_epoch
+    return snapshot_id.epoch == epoch_before_end
 
 
 def known_voters(

@@ -14,11 +14,11 @@ from typing import TypeVar
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, behind, cut, read_span, scan_log
+from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
-from raftlog.storage.log_start import known_voters, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import emptied_at, is_part, known_voters, require_snapshot, require_vote, started_at
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
@@ -72,7 +72,7 @@ class RocksLogStore:
             self._snapshots.set_aside_unsound()
             require_snapshot(self._directory, self._state, newest)
             found = self._scan()
-            if newest is not None and newest[0].end_offset > found.end_offset:
+            if newest is not None and not is_part(newest[0], self._state, self._epoch_before(newest[0].end_offset)):
                 self._empty_at(newest[0])
                 found = self._scan()
             require_end(found.end_offset, self._state)
@@ -102,6 +102,10 @@ class RocksLogStore:
     def _scan(self) -> LogScan:
         with closing(self._rocks.scan(self._state.start_offset)) as chunks:
             return scan_log(chunks, self._state.start_offset, self._state.start_epoch)
+
+    def _epoch_before(self, offset: int) -> int | None:
+        with closing(self._rocks.scan(offset - 1)) as chunks:
+            return epoch_at(chunks, offset - 1)
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
@@ -222,15 +226,15 @@ class RocksLogStore:
         """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError, StorageError."""
         self._check()
         self._snapshots.size(snapshot_id)
-        if snapshot_id.end_offset <= self._commit.end_offset:
-            raise ValueError(f"the log ends at {self._commit.end_offset}, not below {snapshot_id}")
         self._guarded(lambda: self._empty_at(snapshot_id))
-        self._commit.end_offset = snapshot_id.end_offset
+        self._commit.truncated(snapshot_id.end_offset)
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
         self._raise_format()
-        self._keep_state(started_at(self._state, snapshot_id))
+        # First the log, durably: what came back of it behind the new start would be read as its continuation.
         self._rocks.replace_tail(0, None)
+        self._rocks.sync()
+        self._keep_state(emptied_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
         self._compaction.run(lambda: self._rocks.compact_below(snapshot_id.end_offset), self._compacted, inline=False)
 

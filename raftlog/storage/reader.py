@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.chunks import walk
+from raftlog.storage.chunks import epoch_at, walk
 from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state
-from raftlog.storage.log_start import require_snapshot
+from raftlog.storage.log_start import is_part, require_snapshot
 from raftlog.storage.log_store import read_between, require_end
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S
@@ -45,7 +46,8 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         _give_back(lock, mirror)
         raise
     try:
-        require_end(reader.end_offset, state)
+        if not reader.was_replaced:
+            require_end(reader.end_offset, state)
     except BaseException:
         reader.close()
         raise
@@ -81,9 +83,16 @@ class LogReader:
         except BaseException:
             self._rocks.close()
             raise
-        if newest is not None and newest[0].end_offset > self.end_offset:
-            # Its installation was cut short: what the log holds is older than what it says.
+        self.was_replaced = newest is not None and not is_part(
+            newest[0], state, self._epoch_before(newest[0].end_offset)
+        )
+        """The log is not the one of its newest snapshot, whose installation was cut short: nothing of it counts."""
+        if newest is not None and self.was_replaced:
             self.start_offset = self.end_offset = newest[0].end_offset
+
+    def _epoch_before(self, offset: int) -> int | None:
+        with closing(self._rocks.scan(offset - 1)) as chunks:
+            return epoch_at(chunks, offset - 1)
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:

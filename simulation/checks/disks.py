@@ -18,6 +18,9 @@ def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: 
     chunks = disk.durable
     index = bisect_right(chunks.bases, end_offset - 1) - 1
     if index >= 0:
+        if chunks.bases[index] in getattr(disk, "flipped", ()):
+            # It was there; that it is damaged now is found when it is read.
+            return True
         for header in reversed(matching.headers(chunks.chunks[index])):
             if header.end_offset == end_offset:
                 return header.epoch == epoch

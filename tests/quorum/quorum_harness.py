@@ -137,16 +137,19 @@ class Disk:
         self.snapshots = {snapshot_id: self.snapshots[snapshot_id]}
 
     def recovered_log(self) -> list[Record]:
-        """What a crash now would leave: a snapshot that ends above the log takes its place."""
+        """What a crash now would leave: a snapshot that the log is not the log of takes its place."""
         newest = max(self.snapshots, default=None)
-        return self.snapshots[newest] if newest is not None and newest.end_offset > len(self.log) else self.log
+        if newest is None:
+            return self.log
+        before_end = self.log[newest.end_offset - 1 : newest.end_offset]
+        return self.log if before_end and before_end[0][0] == newest.epoch else self.snapshots[newest]
 
     def recover(self) -> RecoveredLog:
         newest = max(self.snapshots, default=None)
         voters: list[VotersAt] = []
         if newest is not None:
             content = self.snapshots[newest]
-            if newest.end_offset > len(self.log):
+            if self.recovered_log() is not self.log:
                 self.install(newest)
             assert self.log[: newest.end_offset] == content, "a snapshot beside a log of another past"
             sets = voters_in(content, 0)
@@ -320,7 +323,6 @@ class SimNode:
             self.step(SnapshotStored(snapshot_id, error="a byte has changed"))
             return True
         assert len(records) == snapshot_id.end_offset
-        assert snapshot_id.end_offset > len(self.log)
         self.cluster.oracle.installs(self, records)
         self.cluster.installed += 1
         self.disk.snapshots[snapshot_id] = records

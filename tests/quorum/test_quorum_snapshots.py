@@ -12,7 +12,6 @@ from raftlog.errors import ErrorCode
 from raftlog.quorum.epoch_index import EpochIndex
 from raftlog.quorum.events import (
     DropSnapshot,
-    Flushed,
     HighWatermarkAdvanced,
     LoadSnapshot,
     LogStartAdvanced,
@@ -250,13 +249,16 @@ def test_a_snapshot_that_cannot_be_is_refused(end_offset: int, epoch: int) -> No
     assert node.up.log_end_offset == 2
 
 
-def test_another_history_goes_first_and_durably() -> None:
+def test_another_history_stays_until_the_snapshot_is_there() -> None:
+    """Part of it may be committed, and a majority may rest on its being here: this node cannot tell which."""
     node = fetching_follower([(1, 1)] + [(2, at) for at in range(11)])
-    assert effects_of(node, Truncate) == [Truncate(0)]
-    answer(node, snapshot_id=pb.SnapshotId(end_offset=9, epoch=2))
-    assert not effects_of(node, SendFetchSnapshot)
-    node.step(Flushed(0))
     assert len(effects_of(node, SendFetchSnapshot)) == 1
+    assert not effects_of(node, Truncate)
+    assert node.up.log_end_offset == 12
+    part(node, b"abcdefghij")
+    assert node.up.log_end_offset == 12
+    node.step(SnapshotStored(SnapshotId(9, 2)))
+    assert (node.up.log_start_offset, node.up.log_end_offset, node.up.high_watermark) == (9, 9, 9)
 
 
 def test_another_epoch_drops_what_came() -> None:

@@ -26,6 +26,33 @@ REGRESSIONS = [
         ' "kill_controller": 2.28, "partition": 1.43, "reset_links": 1.06, "resign": 1.22, "split": 2.64}}',
         id="a follower truncated to the lower of two ends of different epochs, in the middle of a batch",
     ),
+    pytest.param(
+        1795269198009,
+        '{"direct_clients": 1, "topics_share": 0.0, "value_bytes": 1000, "shared_keys": 4, "numbered_share": 1.0, '
+        '"timeout_s": 10.0, "safety_s": 9.371447994935362, "queue_messages": 64, "snapshot_bytes": 1000, '
+        '"retention_bytes": 1, "faults": {"disk_error": 1.49, "isolate": 1.39, "kill_controller": 1.51, '
+        '"loop_blocked": 3.17, "split": 7.3}}',
+        id="a follower dropped what it had acknowledged, to fetch a snapshot in its place",
+    ),
+    pytest.param(
+        1795269199029,
+        '{"voters": 5, "brokers": 8, "clients": 1, "direct_clients": 1, "reads_per_s": 10.0, "topics_share": 0.0, '
+        '"shared_keys": 0, "numbered_share": 0.0, "timeout_s": 0.3, "safety_s": 22.610386580049678, '
+        '"session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 1000, "retention_bytes": 5000, '
+        '"release_version": 1, "faults": {"bridge": 10.3, "clog": 2.97, "disk_error": 1.18, "isolate": 3.85, '
+        '"kill_mid_write": 2.74, "link_broken": 0.00157, "loop_blocked": 2.1, "message_late": 0.0106, '
+        '"resign": 4.53, "ring": 8.12, "transfer": 3.0}}',
+        id="a controller whose disk had failed still answered a transfer",
+    ),
+    pytest.param(
+        1795269200180,
+        '{"voters": 5, "brokers": 8, "direct_clients": 1, "writes_per_s": 10.0, "reads_per_s": 10.0, '
+        '"topics_share": 0.0, "value_bytes": 1000, "shared_keys": 1, "timeout_s": 10.0, '
+        '"safety_s": 11.438448628691638, "session_timeout_ms": 1500, "drift": 0.1, "snapshot_bytes": 1000, '
+        '"retention_bytes": 5000, "faults": {"bit_flip": 10.4, "clog": 1.67, "disk_error": 1.4, "flapping": 6.72, '
+        '"heartbeats_lost": 5.0, "one_way": 5.16, "pause": 2.39, "resign": 3.89, "transfer": 4.52}}',
+        id="a checker took a bit flipped in the log for a false acknowledgement",
+    ),
 ]
 
 

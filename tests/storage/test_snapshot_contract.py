@@ -152,8 +152,6 @@ async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     one = SnapshotId(50, 4)
     assert await make(store, one, content(one, VOTERS)) is None
     store.install_snapshot(one)
-    with pytest.raises(ValueError, match="not below"):
-        store.install_snapshot(one)
     assert await flush(store) == 50
     message = pb.VotersRecord(voters=to_entries(VOTERS[:1]))
     tail = batch.encode([record(message).data], base_offset=50, epoch=4, timestamp_ms=8_000, control=True)
@@ -280,9 +278,9 @@ async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) ->
     one = SnapshotId(12, 2)
     assert await make(store, one) is None
     store.advance_log_start(one)
-    assert await make(store, SnapshotId(14, 2)) is None
+    assert await make(store, SnapshotId(14, 3)) is None
     with pytest.raises(ValueError, match="start at 14"):
-        store.advance_log_start(SnapshotId(14, 2))
+        store.advance_log_start(SnapshotId(14, 3))
     store.append(make_chunk(12, 1, epoch=2), 12, 13)
     store.truncate(12)
     store.append(make_chunk(12, 3, epoch=3), 12, 15)
