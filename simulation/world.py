@@ -69,7 +69,9 @@ class World:
         self.loop = asyncio.get_running_loop()
         # One generator a purpose: a change in one does not reshuffle the others.
         params = NetworkParams(
-            config.delay_min_ms, config.delay_mean_ms, TransportLimits(max_queued_messages=config.queue_messages)
+            config.delay_min_ms,
+            config.delay_mean_ms,
+            TransportLimits(max_queued_messages=config.queue_messages).within(config.fetch_timeout_ms),
         )
         self.network = SimNetwork(self.rng("network"), params)
         self.failed: asyncio.Future[None] = self.loop.create_future()

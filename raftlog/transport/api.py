@@ -9,7 +9,7 @@ All callbacks run on the event loop; none may block or raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -114,6 +114,16 @@ class TransportLimits:
     keepalive_time_ms: int = 2_000
     keepalive_timeout_ms: int = 2_000
     connect_timeout_ms: int = 2_000
+
+    def within(self, fetch_timeout_ms: int) -> TransportLimits:
+        """The same for a node of the quorum: a link that met a short outage is there again before its peer is taken for silent."""
+        return replace(
+            self,
+            connect_timeout_ms=min(self.connect_timeout_ms, fetch_timeout_ms // 2),
+            reconnect_backoff_max_ms=min(
+                self.reconnect_backoff_max_ms, max(self.reconnect_backoff_min_ms, fetch_timeout_ms // 5)
+            ),
+        )
 
 
 class Transport(Protocol):

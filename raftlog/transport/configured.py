@@ -11,4 +11,7 @@ from raftlog.transport.tls import TlsConfig
 def transport_of(config: NodeConfig) -> GrpcTransport:
     """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
     tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
-    return GrpcTransport(TransportLimits(max_message_bytes=config.max_message_bytes), tls=tls or None)
+    limits = TransportLimits(max_message_bytes=config.max_message_bytes)
+    if config.controller is not None:
+        limits = limits.within(config.controller.fetch_timeout_ms)
+    return GrpcTransport(limits, tls=tls or None)
