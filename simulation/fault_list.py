@@ -47,6 +47,7 @@ FAULTS: dict[str, FaultRange] = {
     "bridge": _every(4.0, 12.0),
     "flapping": _every(3.0, 10.0),
     "clog": _every(1.0, 6.0),
+    "overtaken": _every(2.0, 8.0),
     "reset_links": _every(1.0, 6.0),
     "link_broken": FaultRange("probability", 0.0003, 0.03),
     "request_repeated": FaultRange("probability", 0.01, 0.5),

@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from raftlog.transport.api import Conversation
+
 if TYPE_CHECKING:
     from simulation.world import World
 
@@ -154,6 +156,23 @@ async def clog(world: World, rng: random.Random) -> None:
         world.happened("clog")
 
 
+async def overtaken(world: World, rng: random.Random) -> None:
+    """The leader hears from the other controllers so late that they have elected another meanwhile, and their old Fetches come first."""
+    service = world.active()
+    if service is None:
+        return
+    leader = f"c{service.quorum.node_id}"
+    # From the time others need for an election to the end of check-quorum.
+    seconds = rng.uniform(1.0, 1.6) * world.config.fetch_timeout_ms / 1000
+    others = [host.name for host in world.controllers if host.name != leader]
+    stalled = sum(world.network.stall(other, leader, seconds, Conversation.REPLICATION) for other in others)
+    stalled += sum(world.network.stall(other, leader, seconds * 2, Conversation.QUORUM) for other in others)
+    if stalled:
+        world.note("network", f"{leader} hears from others {seconds:.3f} s late")
+        world.happened("overtaken")
+        await asyncio.sleep(seconds * 2)
+
+
 async def reset_links(world: World, rng: random.Random) -> None:
     """All connections of a host are reset."""
     name = rng.choice(_names(world))
@@ -163,5 +182,6 @@ async def reset_links(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (partition, one_way, isolate, split, ring, bridge, flapping, clog, reset_links)
+    fault.__name__: fault
+    for fault in (partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, reset_links)
 }

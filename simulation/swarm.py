@@ -30,6 +30,9 @@ class SwarmConfig:
     reads_per_s: float = 5.0
     topics_share: float = 0.1
     """Of the writes: topics created and deleted."""
+    asks_share: float = 0.0
+    """Of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
+    these clients' calls goes to one controller, and to no other, whoever leads."""
     value_bytes: int = 10
     """Up to this long, drawn for each write."""
     shared_keys: int = 3
@@ -129,4 +132,5 @@ def draw(seed: int) -> SwarmConfig:
         max_clients=rng.choice((0, 0, 0, 2)),
         faults={name: FAULTS[name].draw(rng) for name in names},
         numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
+        asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raftlog.client.broker_client import BrokerClient
-from raftlog.client.controller_client import ControllerClient
+from raftlog.client.controller_client import ControllerClient, controller_again
+from raftlog.client.router import Protocol, Router
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -120,6 +122,15 @@ class Workload:
         raise CheckFailedError(f"within {within_s:g} s it did not happen: a write is served")
 
 
+class PinnedClient(ControllerClient):
+    """Asks the one controller it knows, and takes NOT_CONTROLLER for an answer."""
+
+    def __init__(self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random) -> None:
+        super().__init__(transport, bootstrap, rng=rng)
+        protocol = Protocol(Conversation.CONTROLLER, lambda _response: None, controller_again)
+        self._router = Router(transport, bootstrap, protocol, rng=rng)
+
+
 class Client:
     """One client: one operation after the other, but for bursts. ``direct``: it writes to controllers, and does not read."""
 
@@ -140,13 +151,16 @@ class Client:
         self._sessions = 0
         """What a client has seen before it forgot its token counts no more: for the checkers it is another client."""
         shared = world.config.shared_keys
-        self._topics = [f"{name}-t{i}" for i in range(2 if shared else 4)] + [f"shared-t{i}" for i in range(shared)]
+        # Who asks about topics asks about those that others change.
+        own = (0 if world.config.asks_share else 2) if shared else 4
+        self._topics = [f"{name}-t{i}" for i in range(own)] + [f"shared-t{i}" for i in range(shared)]
         transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []
         if direct:
             endpoints = [host.endpoint for host in world.controllers if only is None or host.name in only]
-            self._controllers = [ControllerClient(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
+            kind = PinnedClient if world.config.asks_share else ControllerClient
+            self._controllers = [kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
         else:
             endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
             self._brokers = BrokerClient(transport, endpoints, rng=world.rng(f"{name} router"))
@@ -180,6 +194,8 @@ class Client:
             await self.read_topics()
         elif read:
             await self.read_config(self._key())
+        elif self._config.asks_share and self._controllers and rng.random() < self._config.asks_share:
+            await self.ask_topic(rng.choice(self._topics))
         elif self._world.members and rng.random() < self._config.topics_share:
             await self.change_topic(rng.choice(self._topics))
         else:
@@ -229,6 +245,23 @@ class Client:
             result = (response.create_topics if create else response.delete_topics).topics[0]
             if result.HasField("error"):
                 raise error_from_wire(result.error)
+
+        await self._carry_out(operation, work)
+
+    async def ask_topic(self, name: str) -> None:
+        """Ask a controller whether a topic is there, by a creation that is not meant."""
+        topic = pb.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        body = pb.CreateTopicsRequest(topics=[topic], validate_only=True)
+        operation = self._workload.operation(client=self._session, kind="ask_topic", key=name)
+
+        async def work() -> None:
+            client = self._rng.choice(self._controllers)
+            response = await client.call(body, timeout_s=self._config.timeout_s)
+            result = response.create_topics.topics[0]
+            code = result.error.error_code if result.HasField("error") else None
+            if code not in (None, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise error_from_wire(result.error)
+            operation.found = () if code is None else (name,)
 
         await self._carry_out(operation, work)
 

@@ -18,7 +18,9 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from simulation.disk import SimDisk
 
-OperationKind = Literal["write_config", "read_config", "create_topic", "delete_topic", "read_topics", "other"]
+OperationKind = Literal[
+    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "other"
+]  # fmt: skip
 OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
 
 
@@ -109,7 +111,7 @@ class Operation:
     reached: int = 0
     """A write: ``Acks`` reached."""
     found: str | tuple[str, ...] | None = None
-    """A read: the value; None: there is none. ``read_topics``: names, sorted."""
+    """A read: the value; None: there is none. ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing."""
     response: Any = None
 
 

@@ -117,6 +117,12 @@ class GoldenLog:
                 found.append(name)
         return tuple(sorted(found))
 
+    def existence(self, topic: str, first: int, last: int) -> set[bool]:
+        """Whether the topic was there, in the images from offset ``first`` to ``last``: one answer, or both."""
+        offsets, states = self._topics.get(topic, ((), ()))
+        before, until = bisect_right(offsets, first), bisect_right(offsets, last)
+        return {bool(before) and states[before - 1], *states[before:until]}
+
     def standing(self, broker_id: int) -> Standing:
         """A broker's registration in the newest committed image."""
         history = self._standings.get(broker_id)

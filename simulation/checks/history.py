@@ -28,10 +28,11 @@ from simulation.checks.linearizability import (
 from simulation.checks.registers import check_register
 
 TOPIC_KINDS = {"create_topic": "create", "delete_topic": "delete"}
-_REFUSALS = {
+REFUSALS = {
     "create_topic": ErrorCode.TOPIC_ALREADY_EXISTS.name,
     "delete_topic": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name,
 }
+"""The errors that say that the topic is there, or is not."""
 CLIENT_METRICS = 16
 """Kafka's resource type of the config resources that clients write: their names are free."""
 CONFIG_KEY = "match"
@@ -53,7 +54,7 @@ def existence_entry(operation: Operation) -> Entry | None:
     if operation.outcome == "ok":
         return Entry(operation.invoked_at, operation.returned_at, call, True)
     if operation.outcome == "failed":
-        if operation.error != _REFUSALS[operation.kind]:
+        if operation.error != REFUSALS[operation.kind]:
             return None
         return Entry(operation.invoked_at, operation.returned_at, call, False)
     return Entry(operation.invoked_at, math.inf, call, UNKNOWN)

@@ -8,6 +8,7 @@ from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
+from simulation.checks.existence import Existence
 from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
@@ -34,6 +35,7 @@ def all_checkers() -> list[Checker]:
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),
         Visibility(ledger),
+        Existence(ledger),
         Queues(),
         Linearizability(ledger),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulation.swarm import SwarmConfig
 
 KILLS = {"kill_controller": 1.0, "kill_all_controllers": 4.0, "kill_mid_write": 1.5}
@@ -40,6 +42,19 @@ DEPOSED = SwarmConfig(
 )  # fmt: skip
 """Leaders that do not know that they lead no more, and clients that still reach them."""
 
+ASKED = SwarmConfig(
+    brokers=1, clients=0, direct_clients=8, writes_per_s=150.0, reads_per_s=0.0, asks_share=0.98, topics_share=1.0, shared_keys=1,
+    numbered_share=0.0, safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, session_timeout_ms=20000, timeout_s=2.0,
+    drift=0.1, faults={"isolate": 1.0, "pause": 2.0, "one_way": 3.0},
+)  # fmt: skip
+"""Many questions, few changes: a leader that leads no more has nothing of its own under way, and is asked all the same."""
+
+ANSWERED = SwarmConfig(
+    brokers=1, clients=0, direct_clients=12, writes_per_s=400.0, reads_per_s=0.0, asks_share=0.4, topics_share=0.7, shared_keys=1,
+    numbered_share=0.0, safety_s=5.0, disk_max_ms=20.0, faults={"disk_slow": 2.0, "pause": 2.0},
+)  # fmt: skip
+"""Questions about what is just being written, on slow disks."""
+
 SLOW = SwarmConfig(
     brokers=3, clients=4, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, safety_s=12.0,
     delay_min_ms=1.0, delay_mean_ms=20.0, fetch_timeout_ms=2000, session_timeout_ms=3000, disk_max_ms=5.0,
@@ -59,9 +74,24 @@ FLAPPING = SwarmConfig(
 )  # fmt: skip
 """Links between single nodes come and go; most of the time a leader has its majority."""
 
+EVICTED = SwarmConfig(
+    brokers=0, clients=6, writes_per_s=60.0, reads_per_s=0.0, numbered_share=1.0, max_clients=2, timeout_s=5.0, safety_s=15.0,
+    election_timeout_ms=200, fetch_timeout_ms=200,
+    faults={"kill_controller": 1.0, "resign": 1.0, "reset_links": 0.5, "isolate": 2.0},
+)  # fmt: skip
+"""More exactly-once clients than may be open, and answers that are lost."""
+
+OVERTAKEN = replace(
+    ASKED, direct_clients=100, writes_per_s=100.0, asks_share=0.98, timeout_s=3.0, faults={"overtaken": 1.0}
+)
+"""Leaders that hear from the others too late, and from their Fetches first."""
+
 VOTERS = SwarmConfig(
     brokers=0, observers=3, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=25.0, disk_max_ms=20.0,
     election_timeout_ms=200, fetch_timeout_ms=200, timeout_s=0.5, auto_join=True,
     faults={"change_voters": 0.5, "kill_controller": 2.0, "isolate": 2.0, "resign": 2.0},
 )  # fmt: skip
 """Voters that join and leave, under failovers."""
+
+HASTY = replace(VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7})
+"""Voters that join and leave as fast as they can, from the first moment of each leader."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import DEPOSED, ELECTIONS, QUIET, SLOW, TWINS
+from simulation.mutants.configs import (
+    ANSWERED,
+    ASKED,
+    DEPOSED,
+    ELECTIONS,
+    EVICTED,
+    HASTY,
+    OVERTAKEN,
+    QUIET,
+    SLOW,
+    TWINS,
+)
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -20,6 +31,34 @@ MUTANTS = (
             ),
         ),
         QUIET,
+    ),
+    Mutant(
+        "answer-before-commit",
+        "an answer without records does not wait for the commit of what it was decided on",
+        (
+            Edit(
+                "controller.parking:Parking.release_reads",
+                "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
+                "reads[0].round <= self._confirmed_round",
+            ),
+        ),
+        ANSWERED,
+        "slow disks",
+    ),
+    Mutant(
+        "answer-without-round",
+        "an answer without records does not wait until it is certain that this node leads still",
+        (
+            Edit(
+                "controller.parking:Parking.release_reads",
+                "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
+                "reads[0].offset < self._high_watermark",
+            ),
+        ),
+        ASKED,
+        "leaders that are cut off or sleep, and are asked",
+        seeds=200,
+        known=5,
     ),
     Mutant(
         "unknown-as-definite",
@@ -127,5 +166,52 @@ MUTANTS = (
         (Edit("controller.active:ActiveController.decide", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
+    ),
+    Mutant(
+        "round-by-count",
+        "whoever fetches confirms the newest round, whatever it has been shown",
+        (
+            Edit(
+                "raftlog.quorum.leader:Leader.on_fetch",
+                "if request.round > replica.echoed_round:\n                self._echoed(replica, request.round)",
+                "if self.rounds.current > replica.echoed_round:\n                self._echoed(replica, self.rounds.current)",
+            ),
+        ),
+        OVERTAKEN,
+        "Fetches that arrive late, sent before their sender voted for another",
+        seeds=300,
+        known=2007,
+    ),
+    Mutant(
+        "change-before-own-commit",
+        "a leader changes the voter set before it has committed in its epoch (the defect that KIP-853 avoids)",
+        (
+            Edit(
+                "controller.membership:Membership._changeable",
+                "state.committed.offset < self._epoch_start_offset",
+                "False",
+            ),
+            Edit("raftlog.quorum.membership:obstacle", "if node.high_watermark <= start_offset:", "if False:"),
+            Edit(
+                "controller.service:ControllerService._decide_all",
+                "allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS",
+                "allowed = MAX_UNCOMMITTED_CHUNKS",
+            ),
+        ),
+        HASTY,
+        "failovers, while voters join and leave",
+    ),
+    Mutant(
+        "evicted-client-is-new",
+        "a numbered write of a client that is not open is executed",
+        (
+            Edit(
+                "controller.clients:find_result",
+                "if client is None:",
+                "if client is None:\n        return None\n    if False:",
+            ),
+        ),
+        EVICTED,
+        "failovers under numbered writes of more clients than may be open",
     ),
 )

@@ -40,6 +40,22 @@ def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     assert sent == [read]
 
 
+def test_a_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -> None:
+    parks, sent = parking()
+    read, later = parked(7, round_=3), parked(8, round_=3)
+    parks.committed(7)
+    parks.park(read)
+    parks.park(later)
+    parks.round_confirmed(3)
+    parks.release_reads()
+    assert sent == []
+    parks.committed(8)
+    assert sent == [read]
+    assert list(parks.drain()) == [(later, False)]
+    parks.committed(9)
+    assert sent == [read]
+
+
 def test_a_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
     parks, sent = parking()
     parks.committed(8)

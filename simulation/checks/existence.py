@@ -1,0 +1,55 @@
+"""Answers without records: what a controller says of a topic was so in what was committed between the question and the answer (I13).
+
+The committed log is the order of things, so no search is needed: an answer that changed nothing must be true of an image whose
+offset lies between what was committed when the client asked and what is committed when it has the answer. Refusals of creations and
+deletions are such answers, and questions that change nothing.
+
+Would catch: a deposed controller that answers from what it has, an answer that rests on a record that is not committed, rounds that
+prove nothing.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.history import REFUSALS
+from simulation.checks.ledger import Ledger
+
+
+def said(operation: Operation) -> bool | None:
+    """Whether the answer says that the topic is there; None if it says nothing, or wrote something."""
+    if operation.kind == "ask_topic" and operation.outcome == "ok":
+        return operation.found == (operation.key,)
+    if operation.outcome == "failed" and operation.error == REFUSALS.get(operation.kind):
+        return operation.kind == "create_topic"
+    return None
+
+
+class Existence(Checker):
+    """I13, of answers without records."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._committed_at: dict[int, int] = {}
+        """Number of an operation under way -> the end of what was committed when it was invoked."""
+        self.answers = 0
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "ask_topic" or operation.kind in REFUSALS:
+            self._committed_at[operation.number] = self._golden.end
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        since = self._committed_at.pop(operation.number, None)
+        there = said(operation)
+        if since is None or there is None:
+            return
+        self.answers += 1
+        golden = self._golden
+        if there not in golden.existence(operation.key, since - 1, golden.end - 1):
+            raise CheckFailedError(
+                f"I13: {operation.client} is told by {operation.kind} that topic {operation.key} is {'' if there else 'not '}there;"
+                f" in no image from {since - 1}, which was committed when it asked, to {golden.end - 1} is that so"
+            )
