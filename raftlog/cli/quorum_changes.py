@@ -40,7 +40,7 @@ def add_voter(
 
     Give its configuration, on its own machine, or all three of --voter-id, --directory-id and --endpoint.
 
-    \\b
+    \b
     Examples:
       raftlog quorum add-voter -c node4.toml --bootstrap-controller 127.0.0.1:9093
       raftlog quorum add-voter --voter-id 4 --directory-id UUID --endpoint 10.0.0.4:9093
@@ -74,7 +74,7 @@ def remove_voter(
     Without --directory-id, the directory that the voter set has for it. Stop a node with controller.quorum.auto.join.enable
     before: it would come back.
 
-    \\b
+    \b
     Examples:
       raftlog quorum remove-voter --voter-id 3 --bootstrap-controller 127.0.0.1:9093
     """
@@ -96,7 +96,7 @@ def transfer(
 ) -> None:
     """Hand the leadership to another voter: nothing that was accepted is lost, and writes wait a moment.
 
-    \\b
+    \b
     Examples:
       raftlog quorum transfer --to 2 --bootstrap-controller 127.0.0.1:9093
     """

@@ -41,6 +41,7 @@ def test_help_teaches_with_examples(raftlog, command):
     ran = raftlog(*command, "--help")
     assert ran.code == 0
     assert ran.out.startswith("Usage: ")
+    assert "\\b" not in ran.out, "a mark for the formatter was printed"
     if command not in NEED_NO_EXAMPLE:
         example = ran.out.split("Examples:")[1]
         assert f"raftlog {' '.join(command)}" in example
