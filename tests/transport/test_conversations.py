@@ -44,7 +44,7 @@ def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, 
 def test_headers_at_each_length_of_the_varint(size: int) -> None:
     wire = WIRES[Conversation.QUORUM].to_client
     message = quorum_pb2.QuorumMessage()
-    message.fetch_snapshot_response.bytes = b"x" * size
+    message.vote_request.cluster_id = "x" * size
     (envelope,) = wire.envelopes([wire.encode(message, MAX_BYTES)])
     assert quorum_pb2.QuorumMessages.FromString(envelope).messages[0] == message
 
