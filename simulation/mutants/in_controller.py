@@ -159,6 +159,7 @@ MUTANTS = (
         ),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
+        known=2,
     ),
     Mutant(
         "duplicate-not-looked-for",
@@ -166,6 +167,7 @@ MUTANTS = (
         (Edit("controller.active:ActiveController.decide", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
+        known=2,
     ),
     Mutant(
         "round-by-count",

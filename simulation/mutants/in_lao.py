@@ -85,6 +85,6 @@ MUTANTS = (
         ),
         "brokers cut off or paused, slow disks",
         seeds=200,
-        known=1,
+        known=3,
     ),
 )

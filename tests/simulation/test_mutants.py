@@ -1,6 +1,7 @@
 """The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more is an error."""
 
-from concurrent.futures import Future, ProcessPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -19,20 +20,36 @@ MAJORITY = Edit("raftlog.quorum.progress:Progress.majority_offset", "offsets[-se
 @pytest.fixture(scope="module")
 def pool():
     """All hunts are begun at once; each test waits for its own."""
-    with ProcessPoolExecutor(2, initializer=hunt.quiet) as made:
-        yield {name: made.submit(hunt.hunt_one, name, mutant.known, 1) for name, mutant in MUTANTS.items()}
+    with ThreadPoolExecutor(2) as made:
+        yield {name: made.submit(hunt.hunt_one, mutant, mutant.known, 1) for name, mutant in MUTANTS.items()}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str, Future], name: str) -> None:
-    found = pool[name].result(timeout=120)
+    found = pool[name].result(timeout=240)
     assert isinstance(found, Killed), (
         "known to be killed by this seed: find out what has become blind, or find another seed"
     )
 
 
 @pytest.mark.parametrize(
-    "name", ["ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS"]
+    "name",
+    [
+        "ELECTIONS",
+        "LATE",
+        "QUIET",
+        "BROKERS",
+        "DEPOSED",
+        "SLOW",
+        "TWINS",
+        "FLAPPING",
+        "VOTERS",
+        "ASKED",
+        "ANSWERED",
+        "OVERTAKEN",
+        "EVICTED",
+        "HASTY",
+    ],
 )
 def test_without_an_edit_nothing_fails(name: str) -> None:
     for seed in range(3):
@@ -94,6 +111,30 @@ def test_a_mutant_that_only_crashes_the_program_is_no_kill() -> None:
     crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
     with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
         run_mutant(crash, [0])
+
+
+def test_a_mutant_that_spins_is_ended_and_not_called_killed() -> None:
+    spins = Mutant(
+        "spins", "nothing", (MAJORITY._replace(old="offsets.sort()", new="while True: pass"),), configs.QUIET
+    )
+    begun = time.monotonic()
+    assert hunt.hunt_one(spins, 7, 3, run_wall_s=3.0) == hunt.Hung(7, 1)
+    assert time.monotonic() - begun < 20
+    row = hunt.Row("spins", "nothing", "", 3, (hunt.Hung(7, 1),))
+    assert not row.killed
+    assert "**hung** in 1 of 1 hunts" in hunt.as_markdown([row])
+
+
+def test_a_hunt_in_a_process_of_its_own_tells_of_crashes_and_stale_edits() -> None:
+    crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
+    with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
+        hunt.hunt_one(crash, 0, 1)
+    died = Mutant("died", "nothing", (MAJORITY._replace(new="offsets[__import__('os')._exit(3)]"),), configs.QUIET)
+    with pytest.raises(BrokenMutantError, match="the process of seed 4 died"):
+        hunt.hunt_one(died, 4, 1)
+    stale = Mutant("stale", "nothing", (MAJORITY._replace(old="no such text"),), configs.QUIET)
+    with pytest.raises(BrokenMutantError, match="0 times"):
+        hunt.hunt_one(stale, 0, 1)
 
 
 def test_a_mutant_that_breaks_nothing_survives() -> None:
