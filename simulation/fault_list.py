@@ -69,4 +69,5 @@ FAULTS: dict[str, FaultRange] = {
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),
     "heartbeats_lost": _every(2.0, 8.0, needs_brokers=True),
     "burst": _every(2.0, 8.0),
+    "broker_behind": _every(1.0, 6.0, needs_brokers=True),
 }

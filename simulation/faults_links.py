@@ -173,6 +173,22 @@ async def overtaken(world: World, rng: random.Random) -> None:
         await asyncio.sleep(seconds * 2)
 
 
+async def broker_behind(world: World, rng: random.Random) -> None:
+    """A broker is cut off until it is fenced; then its heartbeats get through again, before the log does."""
+    if not world.members:
+        return
+    name = rng.choice(world.members).name
+    controllers = [host.name for host in world.controllers]
+    session_s = world.config.session_timeout_ms / 1000
+    pairs = [pair for controller in controllers for pair in _both(name, controller)]
+    await _cut_for(world, "broker_behind", pairs, session_s * rng.uniform(0.8, 3.0))
+    if not world.lasting:
+        seconds = session_s * rng.uniform(0.0, 3.0)
+        for controller in controllers:
+            world.network.stall(controller, name, seconds, Conversation.OBSERVER)
+        world.note("network", f"the log comes to {name} after {seconds:.3f} s")
+
+
 async def reset_links(world: World, rng: random.Random) -> None:
     """All connections of a host are reset."""
     name = rng.choice(_names(world))
@@ -183,5 +199,7 @@ async def reset_links(world: World, rng: random.Random) -> None:
 
 RUN: dict[str, Fault] = {
     fault.__name__: fault
-    for fault in (partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, reset_links)
-}
+    for fault in (
+        partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, broker_behind, reset_links,
+    )
+}  # fmt: skip

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from raftlog.errors import ConfigError
 from simulation.fault_list import FAULTS
+
+DRAWN_LAST = ("broker_behind",)
+"""Faults that came later: what was drawn before them stays what it was for each seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class SwarmConfig:
     asks_share: float = 0.0
     """Of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
     these clients' calls goes to one controller, and to no other, whoever leads."""
+    isr_changes_per_s: float = 0.0
+    """AlterPartition of all leaders of partitions together."""
     value_bytes: int = 10
     """Up to this long, drawn for each write."""
     shared_keys: int = 3
@@ -101,10 +106,10 @@ def draw(seed: int) -> SwarmConfig:
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    names = [name for name in FAULTS if rng.random() < share]
+    names = [name for name in FAULTS if name not in DRAWN_LAST and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
-    return SwarmConfig(
+    config = SwarmConfig(
         voters=voters,
         observers=rng.choice((0, 0, 0, 1, 2)),
         brokers=rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 8)),
@@ -134,3 +139,5 @@ def draw(seed: int) -> SwarmConfig:
         numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
         asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )
+    later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
+    return replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})

@@ -10,7 +10,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, World
 
 HOOKS = tuple(name for name in vars(Checker) if not name.startswith("_"))
-_VIEW_CALLS = ("apply", "hear", "reset", "load")
+_VIEW_CALLS = ("apply", "hear", "reset", "install")
 
 
 class Watch:

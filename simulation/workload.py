@@ -18,6 +18,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError, Operation
+from simulation.partition_leaders import PartitionLeaders
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -51,11 +52,13 @@ class Workload:
         self._operations = 0
         self._rng = world.rng("clients")
         self._burst_client: Client | None = None
+        self._leaders = PartitionLeaders(self, world)
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
         config = self._world.config
-        return [f"client{number}" for number in range(config.clients + config.direct_clients)] + ["last", "burst"]
+        clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
+        return [*clients, "last", "burst", *self._leaders.hosts()]
 
     def begin(self) -> None:
         """Let all clients begin."""
@@ -64,9 +67,11 @@ class Workload:
             direct = number >= config.clients or not self._world.members
             client = Client(self, self._world, f"client{number}", direct=direct)
             self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
+        self._leaders.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
+        self._leaders.stop()
         for task in self._tasks:
             task.cancel()
 
@@ -99,6 +104,14 @@ class Workload:
             f" at {operation.offset} reached {operation.reached}",
         )
         self._world.watch.tell("client_returned", operation)
+
+    def answered(self, operation: Operation) -> None:
+        """It has an outcome. Raises CheckFailedError if that is a defect of whoever answered."""
+        if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
+            raise CheckFailedError(
+                f"{operation.client} was answered {operation.error} to {operation.kind} {operation.key}"
+            )
+        self.returned(operation)
 
     def found_executed(self) -> None:
         """A retry of a numbered write was not executed a second time."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from raftlog import batch
 from raftlog.errors import FatalError
+from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
@@ -96,6 +97,11 @@ class GoldenLog:
     def image(self) -> Image:
         """Of all that is committed."""
         return self._builder.snapshot()
+
+    def partition(self, key: tuple[bytes, int]) -> Partition | None:
+        """A partition in the newest committed image, as the fold under test has it."""
+        found: Partition | None = self._builder.partitions.get(key)
+        return found
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
         """The set that the log below names last; None if it names none."""

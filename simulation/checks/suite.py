@@ -10,10 +10,12 @@ from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
 from simulation.checks.history import Linearizability
+from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.membership import VoterSets
+from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.visibility import Visibility
@@ -31,6 +33,8 @@ def all_checkers() -> list[Checker]:
         VoterSets(ledger),
         States(ledger),
         Brokers(ledger),
+        Partitions(ledger),
+        Incarnations(ledger),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),

@@ -95,3 +95,18 @@ VOTERS = SwarmConfig(
 
 HASTY = replace(VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7})
 """Voters that join and leave as fast as they can, from the first moment of each leader."""
+
+REPLICAS = SwarmConfig(
+    brokers=4, clients=2, writes_per_s=8.0, reads_per_s=0.0, topics_share=0.4, isr_changes_per_s=20.0, safety_s=20.0,
+    election_timeout_ms=200, fetch_timeout_ms=200, session_timeout_ms=900,
+    faults={"kill_broker": 0.7, "twin_broker": 3.0, "resign": 5.0, "pause": 3.0, "partition": 4.0},
+)  # fmt: skip
+"""Leaders of partitions propose ISRs, brokers restart all the time, and proposals are late."""
+
+UNFENCING = SwarmConfig(
+    brokers=3, clients=8, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, topics_share=0.0,
+    timeout_s=1.0, safety_s=15.0, delay_min_ms=1.0, delay_mean_ms=3.0, election_timeout_ms=300, fetch_timeout_ms=1000,
+    session_timeout_ms=500, disk_max_ms=5.0,
+    faults={"broker_behind": 0.5, "kill_broker": 4.0, "resign": 2.0, "kill_controller": 4.0},
+)  # fmt: skip
+"""Brokers are fenced, fall behind, and want to be unfenced before they have caught up; controllers change."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import BROKERS, SLOW
+from simulation.mutants.configs import BROKERS, SLOW, UNFENCING
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -86,5 +86,81 @@ MUTANTS = (
         "brokers cut off or paused, slow disks",
         seeds=200,
         known=3,
+    ),
+    Mutant(
+        "joins-unapplied",
+        "a broker is unfenced whatever it has applied, above its own registration",
+        (
+            Edit(
+                "controller.lao:LaoTracker.may_join",
+                "if broker.applied < max(self._floor, self.epoch_start_offset):",
+                "if False:",
+            ),
+        ),
+        UNFENCING,
+        "brokers that lag while they are fenced",
+    ),
+    Mutant(
+        "joins-below-lao",
+        "a broker is unfenced as soon as it has applied the first record of the epoch",
+        (
+            Edit(
+                "controller.lao:LaoTracker.may_join",
+                "max(self._floor, self.epoch_start_offset)",
+                "self.epoch_start_offset",
+            ),
+        ),
+        replace(
+            UNFENCING,
+            delay_min_ms=10.0,
+            delay_mean_ms=40.0,
+            fetch_timeout_ms=3000,
+            election_timeout_ms=2000,
+            session_timeout_ms=1000,
+            faults={"broker_behind": 0.4, "kill_broker": 2.0},
+        ),
+        "brokers that lag while they are fenced",
+        seeds=100,
+        known=8,
+    ),
+    Mutant(
+        "joins-below-epoch-start",
+        "a broker is unfenced below the first record of the epoch, while LAO is not known",
+        (Edit("controller.lao:LaoTracker.may_join", "max(self._floor, self.epoch_start_offset)", "self._floor"),),
+        UNFENCING,
+        "failovers, brokers that lag while they are fenced",
+    ),
+    Mutant(
+        "told-of-former-epoch",
+        "what an earlier controller told a broker counts after it was unfenced by another",
+        (Edit("broker.view:View.repeatable", "self._told_epoch < self._unfenced_epoch or ", ""),),
+        UNFENCING,
+        "failovers, brokers that lag while they are fenced",
+    ),
+    Mutant(
+        "lao-ignores-tail",
+        "who is unfenced in the inherited tail does not count",
+        (
+            Edit(
+                "controller.lao:LaoTracker._set_fenced",
+                "        if not fenced:\n",
+                "        if 0 <= batch_end <= self.epoch_start_offset:\n            return\n        if not fenced:\n",
+            ),
+        ),
+        UNFENCING,
+        "failovers while brokers come",
+    ),
+    Mutant(
+        "lao-of-nobody",
+        "with no broker to wait for, LAO is all that is committed",
+        (
+            Edit(
+                "controller.lao:LaoTracker.lao",
+                "return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor",
+                "return self._high_watermark - 1 if not self._by_applied else -1 if self._by_applied[0][0] < 0 else self._floor",
+            ),
+        ),
+        replace(UNFENCING, brokers=1),
+        "a time without brokers",
     ),
 )

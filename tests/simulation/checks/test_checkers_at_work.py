@@ -15,6 +15,7 @@ from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
 from simulation.checks.ledger import Ledger
 from simulation.checks.membership import VoterSets
+from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.suite import all_checkers
@@ -23,7 +24,7 @@ from simulation.swarm import SwarmConfig
 from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(
-    safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, numbered_share=0.5, snapshot_bytes=2000,
+    safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, isr_changes_per_s=20.0, numbered_share=0.5, snapshot_bytes=2000,
     retention_bytes=1, faults={"kill_controller": 2.0, "resign": 2.0, "partition": 3.0, "kill_broker": 3.0},
 )  # fmt: skip
 
@@ -51,6 +52,9 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[States].compared > 100
     assert found[States].snapshots > 3
     assert found[Brokers].repeatable > 20
+    assert found[Partitions].proposals > 0
+    assert found[Partitions].with_epochs > 0
+    assert found[Partitions].answers > 0
     assert found[Lao].announcements > 20
     assert found[Lao]._recorded > 0
     assert len(found[ExactlyOnce]._committed) > 20

@@ -1,0 +1,222 @@
+"""Partitions and who may be in their ISRs (I21), read from the committed records a second time, without the fold under test.
+
+* What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the partition under the broker epoch it
+  named, and every member was registered under the epoch named for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
+* After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that is fenced, shut down or not registered is
+  in no ISR but as its last member, and leads nothing. So a registration takes the incarnation before it out in the same batch.
+* Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and replicas.
+* An answer to a leader is of a state that the log really had, committed when it was given.
+
+Would catch: epochs of members or of the proposer not compared, a registration that inherits its predecessor's place, a leader elected
+outside the ISR, a proposal decided against the committed image instead of the pending one, an answer from a state that never was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+Key = tuple[bytes, int]
+
+
+class State(NamedTuple):
+    """A partition from one record to the next."""
+
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    replicas: tuple[int, ...]
+    states: list[State] = field(default_factory=list)
+    """One for each partition epoch, from the first on."""
+
+
+class _Registration(NamedTuple):
+    epoch: int
+    fenced: bool
+    stopping: bool
+
+    @property
+    def active(self) -> bool:
+        return not self.fenced and not self.stopping
+
+
+NOBODY = _Registration(-1, True, False)
+
+
+class Partitions(Checker):
+    """I21."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._brokers: dict[int, _Registration] = {}
+        self._partitions: dict[Key, _Partition] = {}
+        self._gone: dict[Key, _Partition] = {}
+        """Of deleted topics: answers about them may still be on their way."""
+        self._in_isr: dict[int, dict[Key, None]] = {}
+        """Broker id -> the partitions that have it in their ISR."""
+        self._touched: dict[Key, None] = {}
+        self.proposals = self.with_epochs = self.answers = 0
+        self._notes = {
+            RecordType.REGISTER_BROKER: self._registered,
+            RecordType.BROKER_REGISTRATION_CHANGE: self._registration_changed,
+            RecordType.UNREGISTER_BROKER: self._unregistered,
+            RecordType.PARTITION: self._created,
+            RecordType.PARTITION_CHANGE: self._changed,
+            RecordType.REMOVE_TOPIC: self._removed,
+        }
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for index, record in enumerate(records):
+            note = self._notes.get(record.type)  # type: ignore[call-overload]
+            if note is not None:
+                note(record.message, logged.header.base_offset + index)
+        if self._touched:
+            where = f"after the batch at {logged.header.base_offset}"
+            for key in self._touched:
+                if key in self._partitions:
+                    self._check(key, where)
+            self._touched.clear()
+
+    # --- what records say ---------------------------------------------------------------------------------------------
+
+    def _registered(self, message: Any, offset: int) -> None:
+        self._stand(
+            message.broker_id,
+            _Registration(message.broker_epoch, message.fenced, message.in_controlled_shutdown),
+        )
+
+    def _registration_changed(self, message: Any, offset: int) -> None:
+        old = self._brokers.get(message.broker_id, NOBODY)
+        fenced = message.fenced if message.HasField("fenced") else old.fenced
+        stopping = message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else old.stopping
+        self._stand(message.broker_id, _Registration(message.broker_epoch, fenced, stopping))
+
+    def _unregistered(self, message: Any, offset: int) -> None:
+        self._stand(message.broker_id, NOBODY)
+
+    def _stand(self, broker_id: int, registration: _Registration) -> None:
+        self._brokers[broker_id] = registration
+        self._touched.update(self._in_isr.get(broker_id, {}))
+
+    def _created(self, message: Any, offset: int) -> None:
+        key = message.topic_id, message.partition_id
+        partition = self._partitions[key] = _Partition(tuple(message.replicas))
+        state = State(tuple(message.isr), message.leader, message.leader_epoch, message.partition_epoch)
+        partition.states.append(state)
+        self._moved(key, (), state.isr)
+
+    def _changed(self, message: Any, offset: int) -> None:
+        key = message.topic_id, message.partition_id
+        partition = self._partitions.get(key)
+        if partition is None:
+            raise CheckFailedError(f"I21: {_name(key)} is changed at {offset}, and does not exist")
+        before = partition.states[-1]
+        if message.isr_with_epochs:
+            self._proposed(key, before, message, offset)
+        if message.HasField("replicas"):
+            partition.replicas = tuple(message.replicas.ids)
+        isr = tuple(message.isr.ids) if message.HasField("isr") else before.isr
+        named = message.HasField("leader")
+        leader = message.leader if named else before.leader
+        partition.states.append(State(isr, leader, before.leader_epoch + named, before.partition_epoch + 1))
+        self._moved(key, before.isr, isr)
+
+    def _removed(self, message: Any, offset: int) -> None:
+        index = 0
+        while (partition := self._partitions.pop((message.topic_id, index), None)) is not None:
+            key = message.topic_id, index
+            self._gone[key] = partition
+            self._moved(key, partition.states[-1].isr, ())
+            index += 1
+
+    def _moved(self, key: Key, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        for member in before:
+            self._in_isr[member].pop(key, None)
+        for member in after:
+            self._in_isr.setdefault(member, {})[key] = None
+        self._touched[key] = None
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    def _proposed(self, key: Key, before: State, message: Any, offset: int) -> None:
+        """What was accepted, against what was in force just below it."""
+        self.proposals += 1
+        what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"
+        proposer = self._brokers.get(message.proposer_id, NOBODY)
+        if before.leader != message.proposer_id:
+            raise CheckFailedError(f"{what}: the leader is broker {before.leader}")
+        if proposer.epoch != message.proposer_epoch:
+            raise CheckFailedError(f"{what} of epoch {message.proposer_epoch}: it is registered under {proposer.epoch}")
+        if tuple(message.isr.ids) != tuple(member.broker_id for member in message.isr_with_epochs):
+            raise CheckFailedError(f"{what}: {list(message.isr.ids)} is not what was proposed")
+        for member in message.isr_with_epochs:
+            registration = self._brokers.get(member.broker_id, NOBODY)
+            self.with_epochs += member.broker_epoch >= 0
+            if member.broker_epoch not in (-1, registration.epoch):
+                raise CheckFailedError(
+                    f"{what}, has broker {member.broker_id} by epoch {member.broker_epoch}: it is registered under"
+                    f" {registration.epoch}"
+                )
+            if not registration.active:
+                raise CheckFailedError(f"{what}, has broker {member.broker_id}: it is {registration}")
+
+    def _check(self, key: Key, where: str) -> None:
+        partition = self._partitions[key]
+        state = partition.states[-1]
+        what = f"I21: {_name(key)} {where}"
+        if not state.isr or len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
+            raise CheckFailedError(f"{what}: the ISR {state.isr} is no part of the replicas {partition.replicas}")
+        if state.leader >= 0 and state.leader not in state.isr:
+            raise CheckFailedError(f"{what}: the leader {state.leader} is not in the ISR {state.isr}")
+        for member in state.isr:
+            registration = self._brokers.get(member, NOBODY)
+            if not registration.active and (len(state.isr) > 1 or state.leader >= 0):
+                raise CheckFailedError(
+                    f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by {state.leader}"
+                )
+        folded = self._golden.partition(key)
+        derived = (partition.replicas, *state)
+        if folded is None or derived != (
+            folded.replicas, folded.isr, folded.leader, folded.leader_epoch, folded.partition_epoch,
+        ):  # fmt: skip
+            raise CheckFailedError(f"{what}: the records say {derived}, the fold {folded}")
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.kind != "alter_partition" or operation.outcome != "ok":
+            return
+        for topic in operation.response.alter_partition.topics:
+            for result in topic.partitions:
+                if not result.error_code:
+                    self._answered((topic.topic_id, result.partition_index), result, operation)
+
+    def _answered(self, key: Key, result: Any, operation: Operation) -> None:
+        self.answers += 1
+        partition = self._partitions.get(key) or self._gone.get(key)
+        states = partition.states if partition is not None else []
+        index = result.partition_epoch - states[0].partition_epoch if states else -1
+        told = State(tuple(result.isr), result.leader_id, result.leader_epoch, result.partition_epoch)
+        if not 0 <= index < len(states) or states[index] != told:
+            raise CheckFailedError(
+                f"I21: {operation.client} was told {told} of {_name(key)} (number {operation.number}); committed is"
+                f" {states[-1] if states else 'nothing'}"
+            )
+
+
+def _name(key: Key) -> str:
+    return f"partition {key[1]} of {key[0].hex()}"

@@ -1,0 +1,102 @@
+"""Mutants of what keeps ISRs true: broker epochs, and what registering and fencing do to partitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import REPLICAS
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+RESTARTS = "brokers that restart, late proposals"
+
+MUTANTS = (
+    Mutant(
+        "isr-member-epoch-ignored",
+        "a replica enters an ISR under the broker epoch of a former incarnation (KIP-903)",
+        (
+            Edit(
+                "controller.alter_partition:_ineligible",
+                "member.broker_epoch not in (UNKNOWN_EPOCH, broker.epoch)",
+                "False",
+            ),
+        ),
+        REPLICAS,
+        RESTARTS,
+    ),
+    Mutant(
+        "isr-proposer-epoch-ignored",
+        "a former incarnation of the leader changes an ISR",
+        (
+            Edit(
+                "controller.active:ActiveController._alter_partition",
+                "self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
+                "pass",
+            ),
+        ),
+        REPLICAS,
+        RESTARTS,
+    ),
+    Mutant(
+        "isr-of-fenced",
+        "a fenced broker may be taken into an ISR",
+        (Edit("controller.alter_partition:_ineligible", "if broker.fenced:", "if False:"),),
+        REPLICAS,
+        RESTARTS,
+    ),
+    Mutant(
+        "isr-decided-by-committed",
+        "a proposal is decided by the committed image, without what is on its way",
+        (
+            Edit(
+                "controller.active:ActiveController._alter_partition",
+                "alter_partitions(self.pending,",
+                "alter_partitions(self.state.committed,",
+            ),
+        ),
+        replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
+        "slow disks",
+    ),
+    Mutant(
+        "registration-keeps-isr",
+        "a new incarnation keeps the places of the one before it in ISRs",
+        (
+            Edit(
+                "controller.registration:register_broker",
+                "records.extend(removals(state.pending, old.id))",
+                "pass",
+            ),
+        ),
+        REPLICAS,
+        RESTARTS,
+    ),
+    Mutant(
+        "fencing-keeps-isr",
+        "a broker whose session has ended stays in ISRs and leads on",
+        (Edit("controller.fencing:fence", "[record(change), *removals(view, broker.id)]", "[record(change)]"),),
+        REPLICAS,
+        "brokers that are cut off or paused",
+    ),
+    Mutant(
+        "leader-outside-isr",
+        "a leader is chosen among all replicas that live",
+        (Edit("controller.elections:choose_leader", "broker_id in isr and (", "("),),
+        REPLICAS,
+        RESTARTS,
+    ),
+    Mutant(
+        "heartbeat-of-old-incarnation",
+        "a heartbeat of a former incarnation of a broker is taken for one of the present",
+        (
+            Edit(
+                "controller.active:ActiveController._heartbeat",
+                "broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
+                "broker = self.pending.brokers.get(request.broker_id) or "
+                "self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
+            ),
+        ),
+        REPLICAS,
+        "twins, brokers that restart",
+        known=5,
+    ),
+)

@@ -1,0 +1,218 @@
+"""The checkers of partitions and of former incarnations pass sound traces, and refuse each kind of unsound one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checks_harness import Trace, fencing, registered
+
+from raftlog.quorum import events as ev
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.api import CheckFailedError
+from simulation.checks.incarnations import Incarnations
+from simulation.checks.partitions import Partitions
+
+TOPIC = bytes(range(16))
+
+
+def refused(rule: str):
+    return pytest.raises(CheckFailedError, match=rule)
+
+
+def change(**fields: Any) -> pb.PartitionChangeRecord:
+    if "isr" in fields:
+        fields["isr"] = pb.IdList(ids=fields["isr"])
+    return pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)
+
+
+def proposal(proposer: tuple[int, int], *members: tuple[int, int]) -> pb.PartitionChangeRecord:
+    """What AlterPartition leaves in the log: (broker id, broker epoch) of each."""
+    return change(
+        isr=[broker_id for broker_id, _ in members],
+        proposer_id=proposer[0],
+        proposer_epoch=proposer[1],
+        isr_with_epochs=[pb.BrokerState(broker_id=i, broker_epoch=epoch) for i, epoch in members],
+    )
+
+
+def created(isr: list[int], leader: int) -> pb.PartitionRecord:
+    return pb.PartitionRecord(topic_id=TOPIC, partition_id=0, replicas=[1, 2, 3], isr=isr, leader=leader)
+
+
+def _led() -> Trace:
+    """Brokers 1 to 3 are registered at 1 to 3 and unfenced; broker 1 leads partition 0, with 1 and 2 in its ISR (offset 7 and 8)."""
+    trace = Trace(Partitions, Incarnations, brokers=3)
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.step("c1", ev.BecameLeader(1, (1, 2)))
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    for broker_id in (1, 2, 3):
+        trace.committed(1, registered(broker_id, broker_id))
+    for broker_id in (1, 2, 3):
+        trace.committed(1, fencing(broker_id, broker_id, False))
+    trace.committed(1, pb.TopicRecord(name="t", topic_id=TOPIC), created([1, 2], 1))
+    return trace
+
+
+def _partitions(trace: Trace) -> Any:
+    return next(checker for checker in trace.checkers if isinstance(checker, Partitions))
+
+
+def test_a_sound_life_passes() -> None:
+    trace = _led()
+    trace.committed(1, proposal((1, 1), (1, 1), (2, 2), (3, -1)))
+    trace.committed(1, fencing(1, 1, True), change(isr=[2, 3], leader=2))
+    trace.committed(1, proposal((2, 2), (2, 2)))
+    trace.committed(1, fencing(2, 2, True), change(leader=-1))
+    trace.committed(1, fencing(2, 2, False), change(leader=2))
+    trace.committed(1, pb.RemoveTopicRecord(topic_id=TOPIC))
+    assert (_partitions(trace).proposals, _partitions(trace).with_epochs) == (2, 3)
+
+
+def test_a_member_of_a_former_incarnation_is_refused() -> None:
+    trace = _led()
+    trace.committed(1, registered(3, 9))
+    trace.committed(1, fencing(3, 9, False))
+    with refused("broker 3 by epoch 3: it is registered under 9"):
+        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
+
+
+def test_a_proposer_of_a_former_incarnation_is_refused() -> None:
+    trace = _led()
+    with refused("proposed by broker 1 of epoch 0: it is registered under 1"):
+        trace.committed(1, proposal((1, 0), (1, 1)))
+
+
+def test_a_proposal_of_who_does_not_lead_is_refused() -> None:
+    trace = _led()
+    with refused("the leader is broker 1"):
+        trace.committed(1, proposal((2, 2), (1, 1), (2, 2)))
+
+
+def test_an_isr_that_was_not_proposed_is_refused() -> None:
+    trace = _led()
+    wrong = proposal((1, 1), (1, 1), (2, 2))
+    wrong.isr.ids[:] = [1]
+    with refused("is not what was proposed"):
+        trace.committed(1, wrong)
+
+
+def test_a_member_that_is_fenced_or_stops_is_refused() -> None:
+    trace = _led()
+    trace.committed(1, fencing(3, 3, True))
+    with refused("has broker 3: it is .*fenced=True"):
+        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
+    trace = _led()
+    trace.committed(1, pb.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, in_controlled_shutdown=True))
+    with refused("has broker 3: it is .*stopping=True"):
+        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
+
+
+@pytest.mark.parametrize(
+    "last", [registered(2, 9), fencing(2, 2, True), pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=2)]
+)
+def test_who_is_replaced_or_fenced_or_gone_must_leave_the_isr_in_the_same_batch(last: Any) -> None:
+    with refused("broker 2 is .* and in the ISR"):
+        _led().committed(1, last)
+    _led().committed(1, change(isr=[1]), last)
+
+
+def test_a_fenced_leader_is_refused_even_alone() -> None:
+    trace = _led()
+    trace.committed(1, change(isr=[1]))
+    with refused("broker 1 is .* and in the ISR .1,. led by 1"):
+        trace.committed(1, fencing(1, 1, True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (change(isr=[2]), "the leader 1 is not in the ISR"),
+        (change(isr=[]), "is no part of the replicas"),
+        (change(isr=[1, 1]), "is no part of the replicas"),
+        (change(isr=[1, 4]), "is no part of the replicas"),
+    ],
+)
+def test_an_isr_that_is_none_is_refused(wrong: Any, why: str) -> None:
+    with refused(why):
+        _led().committed(1, wrong)
+
+
+def test_a_fold_that_counts_epochs_otherwise_is_refused() -> None:
+    trace = _led()
+    folded = trace.ledger.golden.partition((TOPIC, 0))
+    assert folded is not None
+    trace.ledger.golden.partition = lambda key: SimpleNamespace(  # type: ignore[method-assign, assignment, return-value]
+        replicas=folded.replicas, isr=(1,), leader=1, leader_epoch=1, partition_epoch=1
+    )
+    with refused("the records say .* the fold"):
+        trace.committed(1, change(isr=[1]))
+
+
+def test_a_leader_is_told_what_the_log_has() -> None:
+    trace = _led()
+
+    def tell(**fields: Any) -> None:
+        result = rpc.AlterPartitionResult(partition_index=0, leader_id=1, **fields)
+        topics = [rpc.AlterPartitionTopicResult(topic_id=TOPIC, partitions=[result])]
+        body = rpc.AlterPartitionResponse(topics=topics)
+        trace.give(trace.invoke("alter_partition"), response=rpc.ControllerResponse(alter_partition=body))
+
+    tell(isr=[1, 2], partition_epoch=0)
+    trace.committed(1, change(isr=[1]))
+    tell(isr=[1, 2], partition_epoch=0)
+    tell(isr=[1], partition_epoch=1)
+    trace.committed(1, pb.RemoveTopicRecord(topic_id=TOPIC))
+    tell(isr=[1], partition_epoch=1)
+    tell(error_code=1, isr=[7], partition_epoch=9)
+    assert _partitions(trace).answers == 4
+    with refused("was told State.isr=.2"):
+        tell(isr=[2], partition_epoch=1)
+    with refused("was told State.*partition_epoch=2"):
+        tell(isr=[1], partition_epoch=2)
+
+
+# --- former incarnations ----------------------------------------------------------------------------------------------
+
+
+def _beat(trace: Trace, *, error: bool = False, controller_epoch: int = 1) -> None:
+    """Broker 1 of epoch 1 sends a heartbeat to c1, and is answered."""
+    beat = rpc.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)
+    trace.send("b1", "c1", rpc.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
+    _answer(trace, error=error, controller_epoch=controller_epoch)
+
+
+def _answer(trace: Trace, *, error: bool = False, controller_epoch: int = 1) -> None:
+    response = rpc.ControllerResponse(correlation_id=7, controller_epoch=controller_epoch)
+    if error:
+        response.error.CopyFrom(common_pb2.Error(error_code=77))
+    else:
+        response.broker_heartbeat.SetInParent()
+    trace.send("c1", "b1", response)
+
+
+def test_a_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
+    trace = _led()
+    trace.time = 1.0
+    _beat(trace)
+    trace.committed(1, change(isr=[2], leader=2), registered(1, 9))
+    trace.time = 2.0
+    _beat(trace, error=True)
+    assert trace.last.stale == 1
+    with refused("c1 accepts a heartbeat of b1, broker 1 of epoch 1"):
+        _beat(trace)
+
+
+def test_what_was_under_way_or_answered_by_a_deposed_controller_passes() -> None:
+    trace = _led()
+    trace.time = 1.0
+    beat = rpc.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)
+    trace.send("b1", "c1", rpc.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
+    trace.committed(1, change(isr=[2], leader=2), registered(1, 9))
+    _answer(trace)
+    trace.time = 2.0
+    _beat(trace, controller_epoch=0)
+    assert trace.last.stale == 0
