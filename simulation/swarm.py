@@ -34,7 +34,7 @@ class SwarmConfig:
     topics_share: float = 0.1
     """Of the writes: topics created and deleted."""
     asks_share: float = 0.0
-    """Of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
+    """With brokers, of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
     these clients' calls goes to one controller, and to no other, whoever leads."""
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""

@@ -164,15 +164,16 @@ class Client:
         self._sessions = 0
         """What a client has seen before it forgot its token counts no more: for the checkers it is another client."""
         shared = world.config.shared_keys
-        # Who asks about topics asks about those that others change.
-        own = (0 if world.config.asks_share else 2) if shared else 4
+        # Without brokers there are no topics to ask about. Who asks, asks about those that others change.
+        self._asks_share = world.config.asks_share if direct and world.members else 0.0
+        own = (0 if self._asks_share else 2) if shared else 4
         self._topics = [f"{name}-t{i}" for i in range(own)] + [f"shared-t{i}" for i in range(shared)]
         transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []
         if direct:
             endpoints = [host.endpoint for host in world.controllers if only is None or host.name in only]
-            kind = PinnedClient if world.config.asks_share else ControllerClient
+            kind = PinnedClient if self._asks_share else ControllerClient
             self._controllers = [kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
         else:
             endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
@@ -207,7 +208,7 @@ class Client:
             await self.read_topics()
         elif read:
             await self.read_config(self._key())
-        elif self._config.asks_share and self._controllers and rng.random() < self._config.asks_share:
+        elif self._asks_share and rng.random() < self._asks_share:
             await self.ask_topic(rng.choice(self._topics))
         elif self._world.members and rng.random() < self._config.topics_share:
             await self.change_topic(rng.choice(self._topics))

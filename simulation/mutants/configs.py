@@ -86,6 +86,13 @@ OVERTAKEN = replace(
 )
 """Leaders that hear from the others too late, and from their Fetches first."""
 
+DIVERGED = SwarmConfig(
+    voters=5, brokers=0, clients=0, direct_clients=10, writes_per_s=60.0, reads_per_s=0.0, numbered_share=0.0, safety_s=20.0,
+    election_timeout_ms=100, fetch_timeout_ms=200, timeout_s=0.3, disk_max_ms=5.0,
+    faults={"message_late": 0.05, "isolate": 0.7, "split": 1.0, "resign": 1.0, "clog": 0.5, "partition": 0.7},
+)  # fmt: skip
+"""Logs that differ in their ends, under leaders that change, and messages that come late."""
+
 VOTERS = SwarmConfig(
     brokers=0, observers=3, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=25.0, disk_max_ms=20.0,
     election_timeout_ms=200, fetch_timeout_ms=200, timeout_s=0.5, auto_join=True,

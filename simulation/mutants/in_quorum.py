@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import ELECTIONS, FLAPPING, LATE, VOTERS
+from simulation.mutants.configs import DIVERGED, ELECTIONS, FLAPPING, LATE, VOTERS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -285,5 +285,25 @@ MUTANTS = (
         VOTERS,
         "voters that join and leave, failovers",
         known=2,
+    ),
+    Mutant(
+        "late-fetch-answer",
+        "a follower takes whatever answer to a Fetch comes, of whatever epoch, leader and role of its own",
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher.awaits",
+                "return correlation_id == self._awaited and peer_id == self.peer_id",
+                "return True",
+            ),
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher.take",
+                "response.leader_epoch != self._epoch or response.leader_id != self.peer_id",
+                "response.leader_epoch < 0",
+            ),
+        ),
+        DIVERGED,
+        "answers to Fetches that come late, to followers that differ",
+        seeds=200,
+        known=4,
     ),
 )
