@@ -11,6 +11,7 @@ from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
+from simulation.checks.existence import Existence
 from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
 from simulation.checks.ledger import Ledger
@@ -63,6 +64,7 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[Visibility].reads > 20
     assert found[Visibility].held_to > 10
     assert found[Queues].longest["parked fetches"] > 0
+    assert found[Existence].answers > 3
     assert found[Linearizability]._writes
     assert found[Linearizability]._topics
 
