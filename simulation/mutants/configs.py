@@ -117,3 +117,10 @@ UNFENCING = SwarmConfig(
     faults={"broker_behind": 0.5, "kill_broker": 4.0, "resign": 2.0, "kill_controller": 4.0},
 )  # fmt: skip
 """Brokers are fenced, fall behind, and want to be unfenced before they have caught up; controllers change."""
+
+SNAPSHOTS = SwarmConfig(
+    brokers=2, clients=3, writes_per_s=30.0, reads_per_s=5.0, topics_share=0.1, safety_s=15.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, timeout_s=1.0, disk_max_ms=20.0, snapshot_bytes=800, retention_bytes=1,
+    faults={"kill_controller": 2.0, "isolate": 2.0, "kill_broker": 4.0, "long_pause": 6.0, "resign": 4.0},
+)  # fmt: skip
+"""Snapshots every few records, the log cut behind them, and nodes that are left behind."""

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, raftlog, setting, until
@@ -19,6 +20,23 @@ async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, i
         await load.more(count)
         await load.stop()
         return load.acknowledged
+
+
+async def backed_up_meanwhile(cluster: LocalCluster, backup: Path) -> tuple[dict[str, int], dict[str, Any]]:
+    """A backup while writes go on: all that was acknowledged, and what the backup says of itself."""
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix="early")
+        await load.more(200)
+        asked = ("backup", "--controller", cluster.bootstrap_controllers, backup, "--json")
+        made = await asyncio.to_thread(raftlog, *asked)
+        assert made.code == 0, made.err
+        await load.more(50)
+        await load.stop()
+    said = made.json
+    after = [offset for offset in load.acknowledged.values() if offset >= said["end_offset"]]
+    assert 200 <= len(load.acknowledged) - len(after), "what was acknowledged before is in it"
+    assert after, "writes went on"
+    return load.acknowledged, said
 
 
 async def generation_now(cluster: LocalCluster) -> int:
@@ -37,15 +55,17 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
         old.wait_leader(PATIENCE_S)
         old.start_brokers()
         old.wait_ready([node.name for node in old.nodes], PATIENCE_S)
-        in_backup = asyncio.run(written(old, "early", 200))
-        made = raftlog("backup", "--controller", old.bootstrap_controllers, backup, "--json")
-        assert made.code == 0, made.err
-        acknowledged = in_backup | asyncio.run(written(old, "late", 200))
+        early, said = asyncio.run(backed_up_meanwhile(old, backup))
+        in_backup = {name: offset for name, offset in early.items() if offset < said["end_offset"]}
+        at = ("--at", said["end_offset"] - 1, "--json", "--bootstrap-controller", old.bootstrap_controllers)
+        there = raftlog("image", "show", *at)
+        assert there.json["state_hash"] == said["state_hash"], "the state of the cluster at that very offset"
+        acknowledged = early | asyncio.run(written(old, "late", 200))
         survivor = _lose_all_but_the_best(old)
         _recover(old, survivor)
         _led_on(old, survivor, acknowledged)
         old.stop_all(timeout_s=5)
-        _restore(new, backup)
+        _restore(new, backup, said)
         _begins_anew(new, in_backup)
     finally:
         old.stop_all(timeout_s=5)
@@ -103,13 +123,15 @@ def _read_at_the_broker(cluster: LocalCluster) -> str:
     return raftlog("configs", "describe", *asked).out
 
 
-def _restore(cluster: LocalCluster, backup: Path) -> None:
+def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:
     cluster.generate()
     for node in cluster.controllers:
         shutil.rmtree(cluster.data_path(node.name))
         done = raftlog("storage", "restore", "--snapshot", backup, "-c", cluster.config_path(node.name), "--json")
         assert done.code == 0, done.err
         assert (done.json["generation"], done.json["cluster_id"]) == (1, cluster.cluster_id)
+        assert done.json["cluster_id"] != said["cluster_id"]
+        assert done.json["state_hash"] == said["state_hash"]
 
 
 def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int]) -> None:

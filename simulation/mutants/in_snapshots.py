@@ -1,0 +1,123 @@
+"""Mutants of snapshots: what is in them, and what becomes of the log and the image when one is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import SNAPSHOTS
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+LEFT_BEHIND = "followers that are left behind, a log that is cut"
+
+MUTANTS = (
+    Mutant(
+        "install-keeps-start",
+        "a snapshot is installed, and what is given away still begins where it did",
+        (Edit("raftlog.replica.replica:Replica._install", "self.log_start_offset = snapshot_id.end_offset", "pass"),),
+        SNAPSHOTS,
+        LEFT_BEHIND,
+        known=2,
+    ),
+    Mutant(
+        "snapshot-of-pending",
+        "a snapshot is taken of the pending image",
+        (
+            Edit(
+                "controller.service:ControllerService._tick",
+                "lambda: self._committed.image",
+                "lambda: self._committed.image if self.leadership is None or self.leadership.active is None"
+                " else self.leadership.pending.snapshot()",
+            ),
+        ),
+        SNAPSHOTS,
+        "slow disks",
+        known=1,
+    ),
+    Mutant(
+        "image-survives-install",
+        "the image stays what it was when a snapshot is installed",
+        (
+            Edit(
+                "controller.service:ControllerService._load_slice",
+                "self._committed.replace(image)",
+                "self._committed._builder.offset, self._committed._builder.epoch = image.offset, image.epoch",
+            ),
+        ),
+        SNAPSHOTS,
+        LEFT_BEHIND,
+    ),
+    Mutant(
+        "snapshot-without-clients",
+        "exactly-once clients are not in snapshots, and nobody compares the hash",
+        (
+            Edit("raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-2]:"),
+            Edit("raftlog.metadata.snapshot:pieces", "if state_hash & HASH_MASK != image.state_hash:", "if False:"),
+            Edit(
+                "raftlog.metadata.snapshot:SnapshotLoader.finish",
+                "if image.state_hash != self._verifier.state_hash:",
+                "if False:",
+            ),
+        ),
+        SNAPSHOTS,
+    ),
+    Mutant(
+        "snapshot-without-voters",
+        "the voter set is not in a snapshot's header",
+        (
+            Edit(
+                "raftlog.metadata.snapshot:header_of",
+                "image.voters.voters if image.voters is not None else ()",
+                "()",
+            ),
+        ),
+        SNAPSHOTS,
+    ),
+    Mutant(
+        "install-keeps-offsets",
+        "a snapshot is installed, and the state machine goes on with the log it had",
+        (Edit("raftlog.quorum.node_state:NodeState.install_snapshot", "self.log.reset(snapshot_id)", "pass"),),
+        SNAPSHOTS,
+        LEFT_BEHIND,
+    ),
+    Mutant(
+        "install-keeps-voters",
+        "a snapshot is installed, and the voter set stays the one of the log before it",
+        (
+            Edit(
+                "raftlog.quorum.node_state:NodeState.install_snapshot",
+                "self.history.reset(snapshot_id.end_offset, voters)",
+                "pass",
+            ),
+        ),
+        replace(SNAPSHOTS, observers=2, auto_join=True, faults={**SNAPSHOTS.faults, "change_voters": 0.7}),
+        LEFT_BEHIND + ", voters that join and leave",
+    ),
+    Mutant(
+        "part-of-snapshot",
+        "a snapshot that lacks its end is taken for complete, and nobody verifies it",
+        (
+            Edit(
+                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.__init__",
+                "self._part_bytes = PART_BYTES",
+                "self._part_bytes = 300",
+            ),
+            Edit(
+                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "self._size = response.size",
+                "self._size = min(600, response.size)",
+            ),
+            Edit(
+                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "last=end == response.size",
+                "last=end == self._size",
+            ),
+            Edit(
+                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take", "or self._size not in (None, response.size)", ""
+            ),
+            Edit("simulation.disk:_is_sound", "return ", "return True or "),
+        ),
+        SNAPSHOTS,
+        LEFT_BEHIND,
+    ),
+)
