@@ -139,6 +139,10 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
     configured = node.history.offset == -1 and candidate in node.voters
     if configured and not node.voters.includes(candidate, directory_id):
         return False
+    if not node.is_voter and not request.voter_directory_id:
+        # The candidate counts by a set without directories: for it this node is the voter of that id, on whatever disk. It is not, by
+        # all it knows: perhaps its disk is new, and the vote would be that of a replica whose promises are lost.
+        return False
     complete = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
         return complete and node.role.grants_pre_vote()

@@ -75,6 +75,7 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
         vote = pb.VoteRequest(
             cluster_id=CLUSTER,
             voter_id=4,
+            voter_directory_id="dir4",
             replica_id=2,
             replica_directory_id="dir2",
             replica_epoch=5,
@@ -85,6 +86,24 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
             "the log may lag behind that which made it a voter"
         )
     assert (observer.up.role, observer.up.epoch, observer.up.voted_id) == ("observer", 5, 2)
+
+
+def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None:
+    """A candidate that counts by a configured set takes any disk of a node for that voter: also a new one, which has forgotten what
+    the old one acknowledged. Found by a simulated cluster in which a voter far behind was elected so."""
+    observer = Cluster(3, 1)[4]
+    for epoch, pre_vote in ((0, True), (5, False)):
+        vote = pb.VoteRequest(
+            cluster_id=CLUSTER,
+            voter_id=4,
+            replica_id=2,
+            replica_directory_id="dir2",
+            replica_epoch=epoch,
+            pre_vote=pre_vote,
+        )
+        observer.step(RequestReceived(vote, (2, 0, 0)))
+        assert not effects_of(observer, Reply)[-1].response.vote_granted
+    assert (observer.up.epoch, observer.up.voted_id) == (5, -1)
 
 
 def test_a_wiped_voter_is_an_observer() -> None:
