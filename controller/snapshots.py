@@ -25,6 +25,10 @@ log = structlog.get_logger(__name__)
 
 ASK_AGAIN_S = 1.0
 """After a snapshot that was due could not be taken: metadata.version is too low."""
+SMALL_BYTES = 4 << 20
+SNAPSHOT_GROWTH = 4
+"""A snapshot above SMALL_BYTES is followed by another one only after so many times its size of the log: a busy cluster with a large
+state would else spend a good part of its time writing the state down."""
 RETENTION_EVERY_S = 10.0
 """How often it is asked whether the oldest snapshot may go: at most one does each time, as its space comes back late."""
 
@@ -60,14 +64,18 @@ def next_start(
 
 @dataclass(slots=True)
 class Trigger:
-    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock."""
+    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock; ``last_bytes``: its size."""
 
     since: float
     applied_bytes: int = 0
+    last_bytes: int = 0
 
     def due(self, now: float, settings: ControllerSettings) -> bool:
         """Whether it is time for another one."""
-        if self.applied_bytes >= settings.metadata_log_max_record_bytes_between_snapshots:
+        least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
+        if self.last_bytes > SMALL_BYTES:
+            least_bytes = max(least_bytes, SNAPSHOT_GROWTH * self.last_bytes)
+        if self.applied_bytes >= least_bytes:
             return True
         interval_ms = settings.metadata_log_max_snapshot_interval_ms
         return interval_ms > 0 and self.applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
@@ -133,14 +141,17 @@ class Snapshots:
 
     def figures(self, now: float) -> SnapshotFigures:
         """For metrics."""
-        held = self._replica.snapshots
         return SnapshotFigures(
-            count=len(held),
-            newest_bytes=self._replica.snapshot_size(held[-1]) if held else 0,
+            count=len(self._replica.snapshots),
+            newest_bytes=self._newest_bytes(),
             generated_bytes=self.generated_bytes,
             generated_age_ms=(now - self.generated_at) * 1000,
             loaded=self.loaded,
         )
+
+    def _newest_bytes(self) -> int:
+        held = self._replica.snapshots
+        return self._replica.snapshot_size(held[-1]) if held else 0
 
     def applied(self, count_bytes: int) -> None:
         """So many bytes of the log were applied."""
@@ -150,7 +161,7 @@ class Snapshots:
         """The image begins with a snapshot: one being taken of an older image is given up by the replica."""
         self.loaded += 1
         self._writing = None
-        self._trigger = Trigger(now)
+        self._trigger = Trigger(now, last_bytes=self._newest_bytes())
 
     def tick(self, now: float, image: Callable[[], Image]) -> None:
         """Take a snapshot if one is due, and let an old one go. ``image``: the committed one; making it may cost something."""
@@ -175,6 +186,7 @@ class Snapshots:
 
     def _taken(self, snapshot_id: SnapshotId, size: int) -> None:
         self._writing = None
+        self._trigger.last_bytes = size
         self.generated += 1
         self.generated_bytes, self.generated_at = size, self._trigger.since
         # Not from here: this may be inside a step of the replica.

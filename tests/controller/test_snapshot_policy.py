@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from controller.settings import ControllerSettings
-from controller.snapshots import ASK_AGAIN_S, RETENTION_EVERY_S, Held, SnapshotLoad, Snapshots, Trigger, next_start
+from controller.snapshots import (
+    ASK_AGAIN_S,
+    RETENTION_EVERY_S,
+    SMALL_BYTES,
+    Held,
+    SnapshotLoad,
+    Snapshots,
+    Trigger,
+    next_start,
+)
 from raftlog.errors import CorruptLogError
 from raftlog.metadata import pmap
 from raftlog.metadata.image import Image
@@ -28,6 +37,18 @@ SETTINGS = ControllerSettings(
 )
 def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float, due: bool) -> None:
     assert Trigger(10.0, applied).due(now, SETTINGS) is due
+
+
+def test_a_large_state_is_written_down_less_often() -> None:
+    settings = ControllerSettings()
+    large = SMALL_BYTES + 1
+    assert Trigger(0.0, 20 << 20, last_bytes=SMALL_BYTES).due(0.0, settings)
+    assert not Trigger(0.0, 79 << 20, last_bytes=20 << 20).due(0.0, settings)
+    assert Trigger(0.0, 80 << 20, last_bytes=20 << 20).due(0.0, settings)
+    assert Trigger(0.0, 20 << 20, last_bytes=large).due(0.0, settings), (
+        "never less often than by bytes where four times is less"
+    )
+    assert Trigger(0.0, 1, last_bytes=20 << 20).due(3600.0, settings), "its age counts all the same"
 
 
 def test_interval_0_means_never_for_its_age() -> None:
