@@ -24,7 +24,7 @@ from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteStat
 from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import LogState
-from raftlog.storage.log_start import emptied_at, is_part, known_voters, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import emptied_at, is_part, recovered, require_snapshot, require_vote, started_at
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 Place = Literal["log", "snapshot", "vote"]
@@ -303,19 +303,7 @@ class SimLogStore:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        timestamp_ms = found.last_timestamp_ms
-        if newest is not None and newest[0].end_offset >= found.end_offset:
-            timestamp_ms = newest[1].last_timestamp_ms
-        return RecoveredLog(
-            disk.vote,
-            disk.state.start_offset,
-            found.end_offset,
-            found.epochs,
-            timestamp_ms,
-            disk.state.start_epoch,
-            tuple(sorted(disk.snapshots)),
-            known_voters(newest, found.voters),
-        )
+        return recovered(disk.vote, disk.state, found, tuple(sorted(disk.snapshots)), newest)
 
     def _newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
         snapshots = self._disk.snapshots

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from raftlog.errors import CorruptLogError
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import SnapshotId, VoteState
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.chunks import LogScan
 from raftlog.storage.layout import LogState
 from raftlog.voter import VotersAt
 
@@ -67,6 +68,27 @@ def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | No
     if snapshot_id.end_offset == state.start_offset:
         return snapshot_id.epoch == state.start_epoch
     return snapshot_id.epoch == epoch_before_end
+
+
+def recovered(
+    vote: VoteState,
+    state: LogState,
+    found: LogScan,
+    snapshots: tuple[SnapshotId, ...],
+    newest: tuple[SnapshotId, SnapshotHeader] | None,
+) -> RecoveredLog:
+    """What a store reports of a log that was scanned from its start on, and of the snapshots beside it."""
+    ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
+    return RecoveredLog(
+        vote,
+        state.start_offset,
+        found.end_offset,
+        found.epochs,
+        newest[1].last_timestamp_ms if newest is not None and ends_with_snapshot else found.last_timestamp_ms,
+        state.start_epoch,
+        snapshots,
+        known_voters(newest, found.voters),
+    )
 
 
 def known_voters(

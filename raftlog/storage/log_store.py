@@ -18,7 +18,7 @@ from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, sc
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
-from raftlog.storage.log_start import emptied_at, is_part, known_voters, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import emptied_at, is_part, recovered, require_snapshot, require_vote, started_at
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
@@ -85,19 +85,7 @@ class RocksLogStore:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        timestamp_ms = found.last_timestamp_ms
-        if newest is not None and newest[0].end_offset >= found.end_offset:
-            timestamp_ms = newest[1].last_timestamp_ms
-        return RecoveredLog(
-            vote,
-            self._state.start_offset,
-            found.end_offset,
-            found.epochs,
-            timestamp_ms,
-            self._state.start_epoch,
-            self._snapshots.complete,
-            known_voters(newest, found.voters),
-        )
+        return recovered(vote, self._state, found, self._snapshots.complete, newest)
 
     def _scan(self) -> LogScan:
         with closing(self._rocks.scan(self._state.start_offset)) as chunks:
