@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -99,6 +100,19 @@ def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(resource_type=CLIENT_METRICS, resource_name=name, configs=[config])
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+@contextmanager
+def three_controllers(directory: Path) -> Iterator[LocalCluster]:
+    """A quorum of three, ready, and no broker; stopped at the end."""
+    made = LocalCluster(directory, controllers=3, brokers=0)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
 
 
 @asynccontextmanager

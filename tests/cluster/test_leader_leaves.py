@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, says, until_true
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, says, three_controllers, until_true
 
 from raftlog.cli.local import LocalCluster, Node
 
@@ -18,14 +18,8 @@ SLEEP_S = 3.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("leader") / "c", controllers=3, brokers=0)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+    with three_controllers(tmp_path_factory.mktemp("leader") / "c") as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statistics import median
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, three_controllers
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
@@ -28,14 +28,8 @@ KILL_GAP_S = 5.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("restarts") / "c", controllers=3, brokers=0)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_ready([node.name for node in made.controllers], PATIENCE_S)
+    with three_controllers(tmp_path_factory.mktemp("restarts") / "c") as made:
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 async def caught_up(cluster: LocalCluster) -> None:
