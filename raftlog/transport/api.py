@@ -25,6 +25,7 @@ class Conversation(Enum):
     CONTROLLER = "/raftlog.wire.controller.v1.Controller/Converse"
     OBSERVER = "/raftlog.wire.controller.v1.Controller/MetadataFetch"
     BROKER = "/raftlog.wire.broker.v1.Broker/Converse"
+    REPLICA_FETCH = "/raftlog.wire.data.v1.Data/ReplicaFetch"
 
 
 class LinkClosedError(RaftlogError):

@@ -21,6 +21,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
@@ -163,5 +164,8 @@ WIRES: dict[Conversation, ConversationWires] = {
     Conversation.BROKER: ConversationWires(
         RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),
         RepeatedWire(broker_pb2.BrokerResponse, broker_pb2.BrokerResponses),
+    ),
+    Conversation.REPLICA_FETCH: ConversationWires(
+        SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)
     ),
 }

@@ -9,13 +9,14 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import ENVELOPE_TARGET_BYTES, WIRES, MalformedMessageError
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_BYTES = 64 << 20
 
 
 def test_every_conversation_has_the_types_of_its_method() -> None:
-    files = (quorum_pb2, controller_pb2, broker_pb2)
+    files = (quorum_pb2, controller_pb2, broker_pb2, data_pb2)
     services = {s.full_name: s for f in files for s in f.DESCRIPTOR.services_by_name.values()}
     for conversation in Conversation:
         _, service, method_name = conversation.value.split("/")
