@@ -13,12 +13,13 @@ METADATA_VERSION = "metadata.version"
 """The feature's name."""
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
-LATEST_METADATA_VERSION = 2
-"""The highest level this build knows. 2: snapshots and the log start, voter sets in the log, exactly-once clients."""
+LATEST_METADATA_VERSION = 3
+"""The highest level this build knows. 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames."""
 
 _SNAPSHOTS = 2
 _VOTERS = 2
 _CLIENTS = 2
+_HOSTNAMES = 3
 
 Features = Mapping[str, int] | Any
 """Feature name -> finalized level: ``features`` of an image or of a draft."""
@@ -43,3 +44,8 @@ def supports_voters(features: Features) -> bool:
 def supports_clients(features: Features) -> bool:
     """Whether OpenClientRecord and CloseClientRecord may be written, and writes may be numbered."""
     return metadata_version(features) >= _CLIENTS
+
+
+def supports_hostnames(features: Features) -> bool:
+    """Whether HostnameRecords may be written (KIP-426)."""
+    return metadata_version(features) >= _HOSTNAMES

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
+
 
 @pytest.fixture
 def at(cluster):
@@ -14,21 +16,21 @@ def test_describe(raftlog, at):
     rows = raftlog("features", "describe", *at, "--json").json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("lao.version", 1, 1),
-        ("metadata.version", 1, 2),
+        ("metadata.version", 1, LATEST_METADATA_VERSION),
     ]
-    assert rows[1]["max_supported_version"] == 2
+    assert rows[1]["max_supported_version"] == LATEST_METADATA_VERSION
     assert "metadata.version" in raftlog("features", "describe", *at).out
 
 
 def test_an_upgrade_to_what_is_finalized_changes_nothing(raftlog, at):
-    ran = raftlog("features", "upgrade", "metadata.version=2", *at)
-    assert (ran.code, ran.out.strip()) == (0, "metadata.version=2: was finalized already")
+    ran = raftlog("features", "upgrade", f"metadata.version={LATEST_METADATA_VERSION}", *at)
+    assert (ran.code, ran.out.strip()) == (0, f"metadata.version={LATEST_METADATA_VERSION}: was finalized already")
 
 
 def test_what_cannot_be_says_why(raftlog, at):
-    ran = raftlog("features", "upgrade", "metadata.version=9", *at)
+    ran = raftlog("features", "upgrade", "metadata.version=99", *at)
     assert ran.code != 0
-    assert "knows metadata.version from 1 to 2, not 9" in ran.err
+    assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
     ran = raftlog("features", "downgrade", "metadata.version=1", *at)
     assert ran.code != 0
     assert "the log names the voter set" in ran.err

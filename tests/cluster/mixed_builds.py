@@ -22,9 +22,10 @@ from typing import Any
 from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, setting, until
 
 from raftlog.cli.local import LocalCluster
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
-PINNED = [sys.executable, str(Path(__file__).with_name("pinned_build.py"))]
-"""The stand-in for another build."""
+PINNED = [sys.executable, str(Path(__file__).with_name("pinned_build.py")), str(LATEST_METADATA_VERSION - 1)]
+"""The stand-in for another build: it knows the level before."""
 WRITES = 60
 """How many writes must go through after each step."""
 Say = Callable[[str], None]
@@ -68,8 +69,9 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
 
 
 def upgrade(cluster: LocalCluster) -> Any:
-    """Ask for metadata.version 2."""
-    return raftlog("features", "upgrade", "metadata.version=2", "--bootstrap-controller", cluster.bootstrap_controllers)
+    """Ask for the latest metadata.version."""
+    level = f"metadata.version={LATEST_METADATA_VERSION}"
+    return raftlog("features", "upgrade", level, "--bootstrap-controller", cluster.bootstrap_controllers)
 
 
 async def _step(cluster: MixedCluster, load: Load, name: str, *, to_other: bool, say: Say) -> None:
@@ -97,10 +99,11 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         await load.more(WRITES)
         await _every_node(cluster, load, to_other=False, say=say)
         known = await asyncio.to_thread(levels, cluster)
-        assert set(known.values()) == {(1, 2)}, known
+        ((before, latest),) = set(known.values())
+        assert before < latest == LATEST_METADATA_VERSION, known
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert "broker 4 knows metadata.version from 1 to 1, not 2" in refused.err, refused.err
+        assert f"broker 4 knows metadata.version from 1 to {before}, not {latest}" in refused.err, refused.err
         say(f"the broker is of the other build: {refused.err.strip()}")
 
         await _every_node(cluster, load, to_other=True, say=say)
@@ -114,7 +117,7 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
             await _step(cluster, load, names[0], to_other=True, say=say)
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert "voter 1 knows metadata.version up to 1, not 2" in refused.err, refused.err
+        assert f"voter 1 knows metadata.version up to {before}, not {latest}" in refused.err, refused.err
         say(f"one voter is of the other build: {refused.err.strip()}")
         await _step(cluster, load, names[0], to_other=False, say=say)
 
@@ -131,9 +134,9 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         acknowledged = dict(load.acknowledged)
     image = await committed_image(cluster)
     assert lost(acknowledged, image) == []
-    assert image.features["metadata.version"] == 2
+    assert image.features["metadata.version"] == latest
     say(
-        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is 2, the voter set is {image.voters}"
+        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is {latest}, the voter set is {image.voters}"
     )
 
 

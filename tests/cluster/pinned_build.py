@@ -1,8 +1,10 @@
-"""``raftlog`` as it would be if metadata.version 1 were the latest it knew: a stand-in for the build before, of the same checkout."""
+"""``raftlog`` as it would be if the metadata.version in its first argument were the latest it knew: a stand-in for a build before."""
+
+import sys
 
 from raftlog.metadata import versions
 
-versions.LATEST_METADATA_VERSION = 1  # before anything that reads it is imported
+versions.LATEST_METADATA_VERSION = int(sys.argv.pop(1))  # before anything that reads it is imported
 
 from raftlog.cli.main import main  # noqa: E402
 

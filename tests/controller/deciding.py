@@ -13,6 +13,7 @@ from controller.membership import Look
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
+from raftlog.metadata import versions
 from raftlog.metadata.entities import HASH_MASK, Broker, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -24,7 +25,7 @@ CLUSTER_ID = "test-cluster"
 BODIES = {
     field.message_type.name: field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
 }
-FEATURES = (("lao.version", 0, 1), ("metadata.version", 1, 2))
+FEATURES = (("lao.version", 0, 1), (versions.METADATA_VERSION, 1, versions.LATEST_METADATA_VERSION))
 
 
 def envelope(message: Any) -> rpc.ControllerRequest:

@@ -7,6 +7,7 @@ from deciding import CLUSTER_ID, Cell, envelope, registration
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
@@ -48,7 +49,7 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     decisions = cell.due()
     assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 2]
     assert {name: cell.pending.features[name] for name in ("metadata.version", "lao.version")} == {
-        "metadata.version": 2,
+        "metadata.version": LATEST_METADATA_VERSION,
         "lao.version": 1,
     }
     assert not cell.active.has_urgent_work()

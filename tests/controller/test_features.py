@@ -53,6 +53,8 @@ def refused(cell: Cell, request: rpc.UpdateFeaturesRequest) -> tuple[str, str]:
     return decision.error.message, decision.error.field
 
 
+NEXT = versions.LATEST_METADATA_VERSION + 1
+"""A level that this build does not know."""
 TO_2 = update(("metadata.version", 2))
 TO_1 = update(("metadata.version", 1), kind=SAFE_DOWNGRADE)
 
@@ -126,8 +128,12 @@ def test_all_or_nothing() -> None:
     ("request_", "says", "field"),
     [
         (update(("nope", 1)), "there is no feature 'nope'", "name"),
-        (update(("metadata.version", 3)), "knows metadata.version from 1 to 2, not 3", "max_version_level"),
-        (update(("metadata.version", 0), kind=SAFE_DOWNGRADE), "from 1 to 2, not 0", "max_version_level"),
+        (
+            update(("metadata.version", NEXT)),
+            f"knows metadata.version from 1 to {NEXT - 1}, not {NEXT}",
+            "max_version_level",
+        ),
+        (update(("metadata.version", 0), kind=SAFE_DOWNGRADE), f"from 1 to {NEXT - 1}, not 0", "max_version_level"),
         (update(("metadata.version", 2), kind=0), "no upgrade type 0", "upgrade_type"),
         (update(("metadata.version", 1)), "at 2: 1 would be a downgrade", "upgrade_type"),
         (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),

@@ -51,7 +51,11 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ),
         ({"features": []}, ErrorCode.UNSUPPORTED_VERSION, "features"),
         (
-            {"features": [pb.FeatureRange(name="metadata.version", min_supported_version=3, max_supported_version=3)]},
+            {
+                "features": [
+                    pb.FeatureRange(name="metadata.version", min_supported_version=98, max_supported_version=99)
+                ]
+            },
             ErrorCode.UNSUPPORTED_VERSION,
             "features",
         ),
@@ -74,7 +78,7 @@ def test_the_checks_come_in_kafkas_order() -> None:
 
 def test_a_legacy_broker_need_not_know_of_lao() -> None:
     cell = Cell(brokers=0)
-    only_metadata = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=2)]
+    only_metadata = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)]
     cell.refused(registration(1, features=only_metadata), ErrorCode.UNSUPPORTED_VERSION, "features")
     cell.register(1, features=only_metadata, registration_version=0)
     assert not cell.beat(1, current_metadata_offset=0).is_fenced

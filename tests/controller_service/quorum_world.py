@@ -11,6 +11,7 @@ from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig
 from raftlog.storage.api import NodeIdentity
 from raftlog.voter import Voter
@@ -63,7 +64,7 @@ class Node:
             self.voters,
             endpoint=self.endpoint,
             bootstrap_servers=tuple(one for one in self.world.bootstrap if one != self.endpoint),
-            max_metadata_version=2,
+            max_metadata_version=LATEST_METADATA_VERSION,
         )
         self.service = ControllerService(
             ControllerSettings(controller_quorum_auto_join_enable=self.auto_join),

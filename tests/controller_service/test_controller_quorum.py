@@ -9,6 +9,7 @@ from controller.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -31,7 +32,7 @@ class Node:
         self.failures: list[Exception] = []
         self.service = ControllerService(
             ControllerSettings(),
-            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=2),
+            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=LATEST_METADATA_VERSION),
             self.disk.open(),
             self.transport,
             rng=random.Random(100 + self.id),

@@ -24,7 +24,7 @@ class FakeBroker:
 
     async def register(self) -> None:
         ranges = [
-            records_pb2.FeatureRange(name=name, min_supported_version=0, max_supported_version=2)
+            records_pb2.FeatureRange(name=name, min_supported_version=0, max_supported_version=9)
             for name in ("metadata.version", "lao.version")
         ]
         listener = records_pb2.Listener(name="PLAINTEXT", host="broker", port=9092)
