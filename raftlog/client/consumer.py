@@ -1,0 +1,317 @@
+"""Reading records: committed ones alone, in order within a partition, from the partitions' leaders.
+
+There are no groups here and no stored positions: who reads says from where, and keeps the position itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from raftlog.client.data_records import ConsumedRecord, end_of, records_from
+from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Transport
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+LATEST, EARLIEST = -1, -2
+"""In place of an offset: behind the last committed record; the first one there is."""
+RETRY_BACKOFF_S = 0.1
+_RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """Names and meanings are Kafka's. ``offset_reset``: where to go on when an offset is out of range; None: that is an error."""
+
+    fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 4 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    buffer_bytes: int = 16 << 20
+    """Of what was fetched and not yet polled; beyond it nothing is fetched."""
+    request_timeout_ms: int = 10_000
+    offset_reset: int | None = None
+
+
+class _Position:
+    """One partition that is read. ``next_offset`` below 0: LATEST or EARLIEST, still to be asked for."""
+
+    __slots__ = ("busy", "high_watermark", "key", "next_offset", "not_before", "topic")
+
+    def __init__(self, topic: str, key: PartitionKey, offset: int) -> None:
+        self.topic, self.key, self.next_offset = topic, key, offset
+        self.busy = False
+        self.not_before = 0.0
+        self.high_watermark = -1
+
+
+class Consumer:
+    """A client that reads records. Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        *,
+        rng: random.Random,
+        settings: ConsumerSettings | None = None,
+        cluster_id: str = "",
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings or ConsumerSettings()
+        self._leaders = Leaders(transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id)
+        # Topics whose partitions are not known yet: partition (-1: all) -> offset.
+        self._wanted: dict[str, dict[int, int]] = {}
+        self._positions: dict[PartitionKey, _Position] = {}
+        self._busy: dict[int, None] = {}
+        self._buffer: deque[tuple[_Position, list[ConsumedRecord], int]] = deque()
+        self._buffered_bytes = 0
+        self._consumed: dict[tuple[str, int], int] = {}
+        self._failure: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- what is read -------------------------------------------------------------------------------------------------
+
+    def assign(self, topic: str, partition: int = -1, offset: int = EARLIEST) -> None:
+        """Read a partition (-1: all that the topic has now) from an offset, EARLIEST or LATEST."""
+        self._wanted.setdefault(topic, {})[partition] = offset
+        self._schedule()
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record that ``poll`` returns of this partition; -1: nothing was polled yet."""
+        return self._consumed.get((topic, partition), -1)
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """As the last fetch said; -1: none has."""
+        found = (one for one in self._positions.values() if (one.topic, one.key[1]) == (topic, partition))
+        return next((one.high_watermark for one in found), -1)
+
+    async def poll(self, timeout_s: float) -> list[ConsumedRecord]:
+        """The next records, of any of the partitions; empty if none came in time.
+
+        Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE and what else is not
+        better for being tried again.
+        """
+        deadline = self._loop.time() + timeout_s
+        while not self._buffer and self._failure is None and not self._closed:
+            self._schedule()
+            self._waiter = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._waiter
+            except TimeoutError:
+                return []
+        if self._closed:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the consumer was closed")
+        if not self._buffer:
+            failure, self._failure = self._failure, None
+            assert failure is not None
+            raise failure
+        position, records, size = self._buffer.popleft()
+        self._buffered_bytes -= size
+        self._schedule()
+        self._consumed[position.topic, position.key[1]] = records[-1].offset + 1
+        return records
+
+    @property
+    def unknown_topics(self) -> list[str]:
+        """The topics assigned of which no broker has told the partitions yet."""
+        return sorted(self._wanted)
+
+    @property
+    def failure(self) -> str:
+        """Why nothing may come: what the last refresh of metadata met; empty if nothing is known to be wrong."""
+        return self._leaders.failure
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._leaders.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wake()
+
+    # --- fetching -----------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        self._find_wanted()
+        now = self._loop.time()
+        ready: dict[int, list[tuple[_Position, int]]] = {}
+        earliest = float("inf")
+        for key, position in self._positions.items():
+            if position.busy or position.not_before > now:
+                earliest = earliest if position.busy else min(earliest, position.not_before)
+                continue
+            leader = self._leaders.leader(key)
+            if leader is None:
+                self._leaders.refresh()
+            elif leader.leader_id not in self._busy:
+                ready.setdefault(leader.leader_id, []).append((position, leader.leader_epoch))
+        for leader_id, positions in ready.items():
+            self._ask(leader_id, positions)
+        self._arm(earliest)
+
+    def _find_wanted(self) -> None:
+        for topic, wanted in list(self._wanted.items()):
+            view = self._leaders.want(topic)
+            if view is None:
+                continue
+            del self._wanted[topic]
+            for index, offset in sorted(wanted.items()):
+                if index >= view.partition_count:
+                    message = f"topic {topic} has {view.partition_count} partitions, not {index + 1}"
+                    self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"))
+                for one in range(view.partition_count) if index < 0 else [index]:
+                    self._positions.setdefault((view.id, one), _Position(topic, (view.id, one), offset))
+
+    def _ask(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
+        """One request a leader at a time: first for offsets that are not known, then for records."""
+        unknown = [one for one in positions if one[0].next_offset < 0]
+        if unknown:
+            self._list_offsets(leader_id, unknown)
+        elif self._buffered_bytes < self._settings.buffer_bytes:
+            self._fetch(leader_id, positions)
+
+    def _list_offsets(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
+        body = data_pb2.ListOffsetsRequest()
+        for position, epoch in positions:
+            body.partitions.add(
+                topic_id=position.key[0],
+                partition_index=position.key[1],
+                current_leader_epoch=epoch,
+                timestamp=position.next_offset,
+            )
+        self._call(leader_id, body, positions, self._settings.request_timeout_ms / 1000)
+
+    def _fetch(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
+        settings = self._settings
+        body = data_pb2.FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+        )
+        for position, epoch in positions:
+            body.partitions.add(
+                topic_id=position.key[0],
+                partition_index=position.key[1],
+                current_leader_epoch=epoch,
+                fetch_offset=position.next_offset,
+                partition_max_bytes=settings.max_partition_fetch_bytes,
+            )
+        self._call(leader_id, body, positions, (settings.fetch_max_wait_ms + settings.request_timeout_ms) / 1000)
+
+    def _call(self, leader_id: int, body: Any, positions: list[tuple[_Position, int]], timeout_s: float) -> None:
+        asked = [position for position, _ in positions]
+        for position in asked:
+            position.busy = True
+        self._busy[leader_id] = None
+        self._leaders.call(leader_id, body, timeout_s).add_done_callback(partial(self._answered, leader_id, asked))
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, leader_id: int, asked: list[_Position], future: asyncio.Future[broker_pb2.BrokerResponse]
+    ) -> None:
+        error = future.exception()
+        if self._closed:
+            return
+        if error is not None and not isinstance(error, ApiError):
+            raise error
+        del self._busy[leader_id]
+        for position in asked:
+            position.busy = False
+        if error is None and future.result().HasField("error"):
+            error = error_from_wire(future.result().error)
+        if error is not None:
+            self._refused(asked, error)
+        else:
+            response = future.result()
+            by_key = {position.key: position for position in asked}
+            results: Sequence[Any] = (
+                response.fetch.partitions if response.HasField("fetch") else response.list_offsets.partitions
+            )
+            for result in results:
+                position_ = by_key.get((result.topic_id, result.partition_index))
+                if position_ is not None:
+                    self._take(position_, result)
+        self._schedule()
+
+    def _take(self, position: _Position, result: Any) -> None:
+        if result.error_code:
+            if isinstance(result, data_pb2.FetchPartitionResult) and result.HasField("current_leader"):
+                self._leaders.learn(position.key, result.current_leader)
+            message = result.error_message or f"{position.topic}-{position.key[1]}"
+            self._refused([position], ApiError(known_code(result.error_code), message))
+            return
+        self._leaders.settled()
+        if isinstance(result, data_pb2.ListOffsetsPartitionResult):
+            position.next_offset = result.offset
+            return
+        position.high_watermark = result.high_watermark
+        if result.records:
+            self._take_records(position, result.records)
+
+    def _take_records(self, position: _Position, chunk: bytes) -> None:
+        try:
+            end = end_of(chunk)
+            records = list(records_from(position.topic, position.key[1], chunk, position.next_offset))
+        except ApiError as error:
+            self._fail(error)
+            position.not_before = self._loop.time() + RETRY_BACKOFF_S
+            return
+        position.next_offset = max(position.next_offset, end)
+        if records:
+            self._buffer.append((position, records, len(chunk)))
+            self._buffered_bytes += len(chunk)
+            self._wake()
+
+    def _refused(self, positions: list[_Position], error: ApiError) -> None:
+        """Look for the leader anew and try again a little later; or say so, and still try again when asked."""
+        if error.code in STALE_LEADER:
+            self._leaders.refresh()
+        for position in positions:
+            position.not_before = self._loop.time() + RETRY_BACKOFF_S
+            view = self._leaders.want(position.topic)
+            if view is not None and view.id != position.key[0]:
+                self._positions.pop(position.key, None)
+                message = f"topic {position.topic} was deleted, and another one has its name"
+                self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message))
+            elif error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._settings.offset_reset is not None:
+                position.next_offset = self._settings.offset_reset
+            elif error.code not in _RETRIABLE:
+                self._fail(error)
+
+    def _fail(self, error: ApiError) -> None:
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at != float("inf"):
+            self._timer = self._loop.call_at(at, self._schedule)

@@ -1,0 +1,215 @@
+"""Who leads which partition, and the links to those brokers: what producers and consumers share.
+
+Metadata is read from whichever broker answers, newest image first, and monotone over all of them (the token of each answer goes with
+the next read). It is read again when somebody says that it is stale, one read at a time, and never more often than the backoff allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Conversation, Transport, TransportLimits
+from raftlog.transport.calls import Caller
+from raftlog.transport.dialing import Backoff
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+REFRESH_TIMEOUT_S = 2.0
+ANSWER_MARGIN_S = 0.5
+"""An answer that the broker gives at the deadline itself still has to travel."""
+_PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who leads a partition, as last heard. ``leader_id`` -1: nobody."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as last heard. ``id`` is never that of another topic: one that was deleted and made again has another."""
+
+    name: str
+    id: bytes
+    partition_count: int
+
+
+class Leaders:
+    """The metadata cache. ``changed`` is called after each refresh, also after one that failed, so that who waits can give up."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        *,
+        rng: random.Random,
+        changed: Callable[[], None],
+        cluster_id: str = "",
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._bootstrap = tuple(bootstrap)
+        self._rng = rng
+        self._changed = changed
+        self._cluster_id = cluster_id
+        self._client = BrokerClient(transport, self._bootstrap, rng=rng, cluster_id=cluster_id)
+        self._asked: tuple[str, ...] = self._bootstrap
+        self._endpoints: dict[int, str] = {}
+        self._topics: dict[str, TopicView] = {}
+        self._led: dict[PartitionKey, Leadership] = {}
+        self._wanted: dict[str, None] = {}
+        self._callers: dict[str, Caller] = {}
+        self._backoff = Backoff(_PAUSES, rng)
+        self._stale = False
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.failure = ""
+        """Why the last refresh did not succeed; empty if it did."""
+
+    def want(self, topic: str) -> TopicView | None:
+        """The topic, if it is known; if not, it is asked for."""
+        found = self._topics.get(topic)
+        if found is None:
+            self._wanted[topic] = None
+            self.refresh()
+        return found
+
+    def leader(self, key: PartitionKey) -> Leadership | None:
+        """Who leads a partition, and can be asked; None: not known."""
+        found = self._led.get(key)
+        return found if found is not None and found.leader_id in self._endpoints else None
+
+    def learn(self, key: PartitionKey, current: data_pb2.CurrentLeader) -> None:
+        """A broker has named a newer leader (KIP-951): no need to ask for it."""
+        known = self._led.get(key)
+        if known is not None and current.leader_epoch > known.leader_epoch and current.leader_id in self._endpoints:
+            self._led[key] = Leadership(current.leader_id, current.leader_epoch)
+
+    def refresh(self) -> None:
+        """What is known has proved wrong, or is not enough: read it again soon."""
+        self._stale = True
+        if self._task is None and not self._closed:
+            self._task = self._loop.create_task(self._refresh(), name="metadata refresh")
+
+    def settled(self) -> None:
+        """A leader answered as hoped: the next refresh comes at once."""
+        self._backoff.reset()
+
+    def call(self, leader_id: int, body: Any, timeout_s: float) -> asyncio.Future[Any]:
+        """Send a request's body to a broker that ``leader`` named. The future ends as those of :class:`Caller` do."""
+        endpoint = self._endpoints[leader_id]
+        caller = self._callers.get(endpoint)
+        if caller is None:
+            caller = self._callers[endpoint] = Caller(self._transport, endpoint, Conversation.BROKER)
+        request = broker_pb2.BrokerRequest(cluster_id=self._cluster_id, **{_FIELDS[type(body)]: body})
+        return caller.call(request, timeout_s + ANSWER_MARGIN_S)
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        for endpoint in sorted(self._callers):
+            self._callers.pop(endpoint).close()
+        self._client.close()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        while self._stale and not self._closed:
+            self._stale = False
+            await asyncio.sleep(self._backoff.next_s())
+            names = list(self._wanted)
+            try:
+                response = await self._client.read(
+                    broker_pb2.MetadataRequest(topics=names), mode=broker_pb2.LATEST, timeout_s=REFRESH_TIMEOUT_S
+                )
+            except ApiError as error:
+                self.failure = str(error)
+                self._stale = True
+                if error.code is ErrorCode.INCONSISTENT_GENERATION:
+                    # The cluster was restored: what was seen before may be gone.
+                    self._client.forget()
+                    self._led.clear()
+                self._ask_all()
+            else:
+                self.failure = ""
+                self._take(response.metadata)
+            self._changed()
+        self._task = None
+
+    def _take(self, metadata: broker_pb2.MetadataResponse) -> None:
+        self._endpoints = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+        for endpoint in sorted(set(self._callers) - set(self._endpoints.values())):
+            # Fenced or gone: what it still owes gets its outcome from the closed link.
+            self._callers.pop(endpoint).close()
+        for topic in metadata.topics:
+            self._take_topic(topic)
+
+    def _take_topic(self, topic: broker_pb2.MetadataTopic) -> None:
+        if topic.error_code:
+            self._topics.pop(topic.name, None)
+            return
+        self._topics[topic.name] = TopicView(topic.name, topic.topic_id, len(topic.partitions))
+        for partition in topic.partitions:
+            key = (topic.topic_id, partition.partition_index)
+            known = self._led.get(key)
+            # A broker may have named a newer leader than this image knows.
+            if known is None or partition.leader_epoch >= known.leader_epoch:
+                self._led[key] = Leadership(partition.leader_id, partition.leader_epoch)
+
+    def _ask_all(self) -> None:
+        """The brokers it began with may all be gone: ask those that they have named, too."""
+        known = tuple(dict.fromkeys((*self._bootstrap, *(self._endpoints[one] for one in sorted(self._endpoints)))))
+        if known == self._asked:
+            return
+        token = self._client.token
+        self._client.close()
+        self._client = BrokerClient(self._transport, known, rng=self._rng, cluster_id=self._cluster_id)
+        self._asked = known
+        if token is not None:
+            self._client.see(token)
+
+
+_FIELDS: dict[type[Any], str] = {
+    data_pb2.ProduceRequest: "produce",
+    data_pb2.FetchRequest: "fetch",
+    data_pb2.ListOffsetsRequest: "list_offsets",
+}
+
+STALE_LEADER = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors after which the leader is asked for anew: this one was the wrong one to ask, or cannot answer."""
+
+
+def known_code(number: int) -> ErrorCode:
+    """A code of the wire; one that this build does not know is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

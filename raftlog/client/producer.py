@@ -1,0 +1,341 @@
+"""Writing records: batches to the partitions' leaders, in order within a partition, and never twice unless asked.
+
+What is tried again by itself is what was definitely not executed: refused by a broker that does not lead (any more), by one that is
+fenced, for want of in-sync replicas, or never sent. An unknown outcome is said as such; ``retry_unknown`` tries those again too, at the
+price of duplicates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import xxhash
+
+from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
+from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Transport
+from raftlog.transport.wire_errors import error_from_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
+RETRY_BACKOFF_S = 0.1
+"""retry.backoff.ms"""
+RECORD_OVERHEAD_BYTES = 16
+_DEADLINE_GRAIN_S = 0.05
+_RETRIABLE = STALE_LEADER | {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                             ErrorCode.THROTTLING_QUOTA_EXCEEDED}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Names and meanings are Kafka's. ``retry_unknown``: send again what may have been executed (at least once)."""
+
+    acks: int = ACKS_ALL
+    batch_bytes: int = 256 << 10
+    """batch.size: of one partition's records in one request."""
+    request_bytes: int = 4 << 20
+    """max.request.size: of one request, and of one record."""
+    buffer_bytes: int = 32 << 20
+    """buffer.memory: of all records that wait or are in flight; more are refused."""
+    request_timeout_ms: int = 10_000
+    delivery_timeout_ms: int = 30_000
+    retry_unknown: bool = False
+
+
+class Producer:
+    """A client that writes records. Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        *,
+        rng: random.Random,
+        settings: ProducerSettings | None = None,
+        cluster_id: str = "",
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings or ProducerSettings()
+        if self._settings.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1 (all), 1 or 0", field="acks")
+        self._leaders = Leaders(transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id)
+        # Records of topics not known yet: what their partition will be chosen by.
+        self._unrouted: dict[str, list[tuple[Waiting, bytes | None, int]]] = {}
+        self._queues: dict[PartitionKey, PartitionQueue] = {}
+        self._sticky: dict[str, int] = {}
+        self._rng = rng
+        self._bytes = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._closed = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of the records that wait or are in flight."""
+        return self._bytes
+
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int = -1, timestamp_ms: int = 0
+    ) -> RecordMetadata:
+        """Write one record and wait until it is acknowledged. Raises ApiError; ``outcome_unknown`` says that it may be stored."""
+        return await self.post(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms)
+
+    def post(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int = -1,
+        timestamp_ms: int = 0,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> asyncio.Future[RecordMetadata]:
+        """Give a record away; the future ends as :meth:`send` does, at the latest at the delivery timeout.
+
+        ``partition`` -1: by the hash of the key, or, without one, the same for all records that share a batch. Raises ApiError
+        THROTTLING_QUOTA_EXCEEDED when the buffer is full, MESSAGE_TOO_LARGE: then nothing was sent.
+        """
+        record = data_pb2.DataRecord(key=key, value=value, timestamp_ms=timestamp_ms)
+        for name, content in headers:
+            record.headers.add(key=name, value=content)
+        data = record.SerializeToString()
+        size = len(data) + RECORD_OVERHEAD_BYTES
+        self._admit(size)
+        deadline = self._loop.time() + self._settings.delivery_timeout_ms / 1000
+        waiting = Waiting(data, deadline, self._loop.create_future())
+        self._bytes += size
+        self._route(topic, waiting, key, partition)
+        self._schedule()
+        return waiting.future
+
+    async def flush(self) -> None:
+        """Wait until everything posted so far has ended, well or not."""
+        pending = [one.future for one in self._all()]
+        if pending:
+            await asyncio.wait(pending)
+
+    def close(self) -> None:
+        """End everything: what waits was not sent, the outcome of what is in flight is unknown. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._leaders.close()
+        error = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
+        unknown = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", outcome_unknown=True)
+        for topic in list(self._unrouted):
+            self._release([waiting for waiting, _, _ in self._unrouted.pop(topic)], error)
+        for queue in self._queues.values():
+            self._ended(queue.failed(unknown))
+            self._ended(queue.give_up(error))
+
+    # --- what waits ---------------------------------------------------------------------------------------------------
+
+    def _admit(self, size: int) -> None:
+        settings = self._settings
+        if self._closed:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
+        if size > settings.request_bytes:
+            message = f"a record of {size} bytes; max.request.size is {settings.request_bytes}"
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="value")
+        if self._bytes + size > settings.buffer_bytes:
+            message = f"{self._bytes} bytes of records wait or are in flight; buffer.memory is {settings.buffer_bytes}"
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
+
+    def _route(self, topic: str, waiting: Waiting, key: bytes | None, partition: int) -> None:
+        view = self._leaders.want(topic)
+        if view is None or topic in self._unrouted:
+            self._unrouted.setdefault(topic, []).append((waiting, key, partition))
+            return
+        if partition >= view.partition_count:
+            message = f"topic {topic} has {view.partition_count} partitions, not {partition + 1}"
+            self._release([waiting], ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"))
+            return
+        index = partition if partition >= 0 else self._choose(topic, key, view.partition_count)
+        queue = self._queues.get((view.id, index))
+        if queue is None:
+            queue = self._queues[view.id, index] = PartitionQueue(topic, index)
+        queue.add(waiting)
+
+    def _choose(self, topic: str, key: bytes | None, count: int) -> int:
+        """The partition of a record. Not Kafka's hash: the same key need not go where a Kafka client would put it."""
+        if key is not None:
+            return xxhash.xxh3_64_intdigest(key) % count
+        if topic not in self._sticky:
+            self._sticky[topic] = self._rng.randrange(count)
+        return self._sticky[topic] % count
+
+    def _all(self) -> list[Waiting]:
+        unrouted = [waiting for records in self._unrouted.values() for waiting, _, _ in records]
+        return unrouted + [one for queue in self._queues.values() for one in (*queue.in_flight, *queue.waiting())]
+
+    def _release(self, records: list[Waiting], error: ApiError) -> None:
+        for record in records:
+            record.fail(error)
+        self._ended(records)
+
+    def _ended(self, records: list[Waiting]) -> None:
+        self._bytes -= sum(len(record.data) + RECORD_OVERHEAD_BYTES for record in records)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Send at the end of this turn of the loop: all records of the turn share batches."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        now = self._loop.time()
+        self._route_waiting()
+        self._expire(now)
+        ready: dict[int, list[tuple[PartitionKey, PartitionQueue, int]]] = {}
+        for key, queue in self._queues.items():
+            self._check_topic(key, queue)
+            if queue.ready(now):
+                leader = self._leaders.leader(key)
+                if leader is None:
+                    self._leaders.refresh()
+                else:
+                    ready.setdefault(leader.leader_id, []).append((key, queue, leader.leader_epoch))
+        for leader_id, queues in ready.items():
+            self._send(leader_id, queues)
+        self._queues = {key: queue for key, queue in self._queues.items() if len(queue) or queue.not_before > now}
+        self._arm(now)
+
+    def _route_waiting(self) -> None:
+        for topic in list(self._unrouted):
+            if self._leaders.want(topic) is not None:
+                for waiting, key, partition in self._unrouted.pop(topic):
+                    self._route(topic, waiting, key, partition)
+
+    def _check_topic(self, key: PartitionKey, queue: PartitionQueue) -> None:
+        """A topic that was made again under the same name is another one: its records are not for it."""
+        view = self._leaders.want(queue.topic)
+        if view is not None and view.id != key[0]:
+            message = f"topic {queue.topic} was deleted, and another one has its name"
+            self._ended(queue.give_up(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message)))
+
+    def _send(self, leader_id: int, queues: list[tuple[PartitionKey, PartitionQueue, int]]) -> None:
+        """One request to one broker; what does not fit it leaves in another."""
+        settings = self._settings
+        size = 0
+        body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
+        sent: list[tuple[PartitionKey, PartitionQueue]] = []
+        for key, queue, epoch in queues:
+            if sent and size + settings.batch_bytes > settings.request_bytes:
+                self._call(leader_id, body, sent)
+                body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
+                size, sent = 0, []
+            self._ended(queue.take(settings.batch_bytes))
+            self._sticky.pop(queue.topic, None)
+            records = [one.data for one in queue.in_flight]
+            if records:
+                body.partitions.add(
+                    topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, records=records
+                )
+                size += sum(map(len, records))
+                sent.append((key, queue))
+        if sent:
+            self._call(leader_id, body, sent)
+
+    def _call(
+        self, leader_id: int, body: data_pb2.ProduceRequest, sent: list[tuple[PartitionKey, PartitionQueue]]
+    ) -> None:
+        future = self._leaders.call(leader_id, body, self._settings.request_timeout_ms / 1000)
+        future.add_done_callback(partial(self._answered, sent))
+
+    # --- what becomes of it -------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, sent: list[tuple[PartitionKey, PartitionQueue]], future: asyncio.Future[broker_pb2.BrokerResponse]
+    ) -> None:
+        error = future.exception()
+        if self._closed:
+            return
+        if error is not None and not isinstance(error, ApiError):
+            raise error
+        if error is None and future.result().HasField("error"):
+            error = error_from_wire(future.result().error)
+        results: Sequence[Any] = () if error is not None else future.result().produce.partitions
+        if error is None and len(results) != len(sent):
+            message = f"{len(results)} results for {len(sent)} partitions"
+            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message, outcome_unknown=True)
+        if error is not None:
+            for _, queue in sent:
+                self._failed(queue, error)
+        else:
+            for (key, queue), result in zip(sent, results, strict=True):
+                self._take(key, queue, result)
+        self._schedule()
+
+    def _take(self, key: PartitionKey, queue: PartitionQueue, result: data_pb2.ProducePartitionResult) -> None:
+        if not result.error_code:
+            self._leaders.settled()
+            self._ended(queue.stored(result.base_offset))
+            return
+        if result.HasField("current_leader"):
+            self._leaders.learn(key, result.current_leader)
+        message = result.error_message or f"{queue.topic}-{queue.index}"
+        self._failed(queue, ApiError(known_code(result.error_code), message, outcome_unknown=result.outcome_unknown))
+
+    def _failed(self, queue: PartitionQueue, error: ApiError) -> None:
+        if error.code in STALE_LEADER:
+            self._leaders.refresh()
+        retriable = error.code in _RETRIABLE and (not error.outcome_unknown or self._settings.retry_unknown)
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and not error.outcome_unknown and queue.halve():
+            queue.again(error, 0.0)
+        elif retriable:
+            queue.again(error, self._loop.time() + RETRY_BACKOFF_S)
+        else:
+            self._ended(queue.failed(error))
+
+    # --- deadlines ----------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        why = self._leaders.failure or "no leader is known"
+        for queue in self._queues.values():
+            if queue.next_deadline <= now:
+                self._ended(queue.expire(now, why))
+        for topic, records in list(self._unrouted.items()):
+            late = [waiting for waiting, _, _ in records if waiting.deadline <= now or waiting.future.done()]
+            if late:
+                left = [one for one in records if one[0] not in late]
+                self._unrouted[topic] = left
+                if not left:
+                    del self._unrouted[topic]
+                why = self._leaders.failure or f"topic {topic} is not known"
+                self._release(late, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"not sent in time: {why}"))
+            if topic in self._unrouted:
+                self._leaders.refresh()
+
+    def _arm(self, now: float) -> None:
+        """One timer: the earliest deadline, or end of a backoff."""
+        at = min((waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf"))
+        for queue in self._queues.values():
+            at = min(at, queue.next_deadline, queue.not_before if queue.not_before > now else float("inf"))
+        at = max(at, now + 0.001)
+        if self._timer is not None:
+            if self._timer_at <= at and self._timer_at > now:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at != float("inf"):
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._pump()

@@ -1,0 +1,245 @@
+"""Brokers with partitions good enough for producers and consumers: shared logs in memory, and refusals as ordered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from raftlog import batch
+from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.client.producer import Producer, ProducerSettings
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.data.v1 import data_pb2
+from simulation.loop import run
+from simulation.network import SimNetwork
+
+TOPIC_ID = bytes(15) + b"\x01"
+TOPIC = "orders"
+
+
+class Log:
+    """One partition: what is stored, who leads, and in which epoch."""
+
+    def __init__(self, leader: int) -> None:
+        self.leader, self.epoch = leader, 1
+        self.chunks: list[bytes] = []
+        self.end = 0
+        self.high_watermark: int | None = None
+
+    def append(self, records: Sequence[bytes]) -> int:
+        base = self.end
+        self.chunks.append(
+            batch.encode([(1, 0, one) for one in records], base_offset=base, epoch=self.epoch, timestamp_ms=0)
+        )
+        self.end += len(records)
+        return base
+
+    @property
+    def committed(self) -> int:
+        return self.end if self.high_watermark is None else self.high_watermark
+
+    def read(self, offset: int) -> bytes:
+        found = [
+            c for c in self.chunks for h in batch.headers(c) if h.end_offset > offset and h.end_offset <= self.committed
+        ]
+        return b"".join(found)
+
+    def values(self) -> list[bytes]:
+        return [
+            data_pb2.DataRecord.FromString(record.body).value
+            for chunk in self.chunks
+            for header in batch.headers(chunk)
+            for record in batch.records(chunk, header)
+        ]
+
+
+class DataBroker:
+    """One broker. ``refuse``: (partition -> result error) of the next produces; ``mute``: requests are executed, not answered."""
+
+    def __init__(self, world: DataWorld, broker_id: int) -> None:
+        self.world, self.id, self.host = world, broker_id, f"b{broker_id}"
+        self.asked: list[pb.BrokerRequest] = []
+        self.links: list[Link] = []
+        self.refuse: list[tuple[ErrorCode, bool]] = []
+        self.fenced = self.mute = self.deaf = False
+
+    async def start(self) -> None:
+        await self.world.network.transport_for(self.host).listen(f"{self.host}:1", {Conversation.BROKER: self.accept})
+
+    def accept(self, link: Link) -> DataBroker:
+        self.links.append(link)
+        return self
+
+    def closed(self, link: Link, reason: str) -> None:
+        pass
+
+    def received(self, link: Link, messages: Sequence[pb.BrokerRequest]) -> None:
+        for request in messages:
+            self.asked.append(request)
+            if self.deaf:
+                continue
+            response = self.answer(request)
+            response.correlation_id = request.correlation_id
+            if not self.mute:
+                link.send(response)
+
+    def answer(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
+        body = request.WhichOneof("body")
+        if body == "metadata":
+            token = common_pb2.MetadataToken(generation=0, epoch=1, offset=self.world.offset)
+            return pb.BrokerResponse(token=token, metadata=self.world.metadata(request.metadata))
+        if self.fenced:
+            return pb.BrokerResponse(error=common_pb2.Error(error_code=ErrorCode.BROKER_FENCED))
+        return pb.BrokerResponse(**{body: getattr(self, body)(getattr(request, body))})
+
+    def refusal(self, asked: Any) -> tuple[ErrorCode, bool] | None:
+        log = self.world.logs.get(asked.partition_index)
+        if asked.topic_id != self.world.topic_id or log is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID, False
+        if log.leader != self.id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
+        if asked.current_leader_epoch < log.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH, False
+        return None
+
+    def result(self, type_: Any, asked: Any, code: ErrorCode, **fields: Any) -> Any:
+        result = type_(topic_id=asked.topic_id, partition_index=asked.partition_index, error_code=code, **fields)
+        log = self.world.logs.get(asked.partition_index)
+        if self.world.names_leaders and log is not None:
+            result.current_leader.leader_id, result.current_leader.leader_epoch = log.leader, log.epoch
+        return result
+
+    def produce(self, request: data_pb2.ProduceRequest) -> data_pb2.ProduceResponse:
+        results = []
+        for asked in request.partitions:
+            refused = self.refusal(asked) or (self.refuse.pop(0) if self.refuse else None)
+            base = -1
+            if refused is None or refused[1]:
+                base = self.world.logs[asked.partition_index].append(asked.records)
+            if refused is not None:
+                results.append(
+                    self.result(
+                        data_pb2.ProducePartitionResult, asked, refused[0], base_offset=-1, outcome_unknown=refused[1]
+                    )
+                )
+            else:
+                results.append(
+                    data_pb2.ProducePartitionResult(
+                        topic_id=asked.topic_id, partition_index=asked.partition_index, base_offset=base
+                    )
+                )
+        return data_pb2.ProduceResponse(partitions=results)
+
+    def fetch(self, request: data_pb2.FetchRequest) -> data_pb2.FetchResponse:
+        results = []
+        for asked in request.partitions:
+            refused = self.refusal(asked)
+            if refused is not None:
+                results.append(self.result(data_pb2.FetchPartitionResult, asked, refused[0]))
+                continue
+            log = self.world.logs[asked.partition_index]
+            if asked.fetch_offset > log.end:
+                results.append(self.result(data_pb2.FetchPartitionResult, asked, ErrorCode.OFFSET_OUT_OF_RANGE))
+                continue
+            results.append(
+                data_pb2.FetchPartitionResult(
+                    topic_id=asked.topic_id,
+                    partition_index=asked.partition_index,
+                    high_watermark=log.committed,
+                    records=log.read(asked.fetch_offset),
+                )
+            )
+        return data_pb2.FetchResponse(partitions=results)
+
+    def list_offsets(self, request: data_pb2.ListOffsetsRequest) -> data_pb2.ListOffsetsResponse:
+        results = []
+        for asked in request.partitions:
+            refused = self.refusal(asked)
+            log = self.world.logs[asked.partition_index]
+            results.append(
+                data_pb2.ListOffsetsPartitionResult(
+                    topic_id=asked.topic_id,
+                    partition_index=asked.partition_index,
+                    error_code=refused[0] if refused else 0,
+                    offset=log.committed if asked.timestamp == -1 else 0,
+                )
+            )
+        return data_pb2.ListOffsetsResponse(partitions=results)
+
+
+class DataWorld:
+    """The network, the brokers and the partitions of one test."""
+
+    def __init__(self) -> None:
+        self.network = SimNetwork(random.Random(5))
+        self.transport = self.network.transport_for("client")
+        self.loop = asyncio.get_running_loop()
+        self.brokers: dict[int, DataBroker] = {}
+        self.logs: dict[int, Log] = {}
+        self.topic_id = TOPIC_ID
+        self.offset = 10
+        self.names_leaders = True
+        self.stale: dict[int, tuple[int, int]] = {}
+
+    async def start(self, leaders: Sequence[int], brokers: int = 3) -> None:
+        for broker_id in range(1, brokers + 1):
+            self.brokers[broker_id] = DataBroker(self, broker_id)
+            await self.brokers[broker_id].start()
+        self.logs = {index: Log(leader) for index, leader in enumerate(leaders)}
+
+    def elect(self, index: int, leader: int, *, told: bool = True) -> None:
+        """``told`` false: the metadata that brokers show lag behind."""
+        log = self.logs[index]
+        if not told:
+            self.stale.setdefault(index, (log.leader, log.epoch))
+        log.leader, log.epoch = leader, log.epoch + 1
+
+    def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        brokers = [
+            pb.MetadataBroker(node_id=one.id, host=one.host, port=1) for one in self.brokers.values() if not one.fenced
+        ]
+        topics = []
+        for name in request.topics:
+            if name != TOPIC:
+                topics.append(pb.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            partitions = []
+            for index, log in self.logs.items():
+                leader, epoch = self.stale.get(index, (log.leader, log.epoch))
+                partitions.append(pb.MetadataPartition(partition_index=index, leader_id=leader, leader_epoch=epoch))
+            topics.append(pb.MetadataTopic(name=name, topic_id=self.topic_id, partitions=partitions))
+        return pb.MetadataResponse(brokers=brokers, topics=topics)
+
+    def producer(self, *bootstrap: int, **settings: Any) -> Producer:
+        return Producer(
+            self.transport,
+            [f"b{one}:1" for one in bootstrap or (1,)],
+            rng=random.Random(1),
+            settings=ProducerSettings(**settings),
+        )
+
+    def consumer(self, *bootstrap: int, **settings: Any) -> Consumer:
+        return Consumer(
+            self.transport,
+            [f"b{one}:1" for one in bootstrap or (1,)],
+            rng=random.Random(2),
+            settings=ConsumerSettings(**settings),
+        )
+
+    def requests(self, broker_id: int, body: str) -> list[Any]:
+        return [getattr(one, body) for one in self.brokers[broker_id].asked if one.HasField(body)]
+
+
+def simulate_data(test: Callable[[DataWorld], Awaitable[None]], leaders: Sequence[int] = (1,)) -> None:
+    async def main() -> None:
+        world = DataWorld()
+        await world.start(leaders)
+        await test(world)
+        assert world.network.handler_failures == []
+
+    run(main())

@@ -1,0 +1,164 @@
+"""Which records come, in which order, from whom, and what is said when they cannot come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from data_world import TOPIC, DataWorld, simulate_data
+
+from raftlog.client.consumer import EARLIEST, LATEST, Consumer
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2
+
+
+def fill(world: DataWorld, index: int, *values: bytes) -> None:
+    for value in values:
+        world.logs[index].append([data_pb2.DataRecord(key=b"k", value=value, timestamp_ms=5).SerializeToString()])
+
+
+async def values(consumer: Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        records = await consumer.poll(5.0)
+        assert records, f"only {found}"
+        found += [one.value for one in records if one.value is not None]
+    return found
+
+
+def test_from_the_beginning_in_order_and_what_comes_later() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"0", b"1", b"2")
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+        assert (consumer.position(TOPIC, 0), consumer.high_watermark(TOPIC, 0)) == (3, 3)
+        fill(world, 0, b"3")
+        assert await values(consumer, 1) == [b"3"]
+        assert await consumer.poll(1.0) == []
+        consumer.close()
+
+    simulate_data(test)
+
+
+def test_from_an_offset_and_from_the_end() -> None:
+    async def test(world: DataWorld) -> None:
+        world.logs[0].append([data_pb2.DataRecord(value=b"%d" % n).SerializeToString() for n in range(4)])
+        middle, end = world.consumer(), world.consumer()
+        middle.assign(TOPIC, 0, 2)
+        end.assign(TOPIC, 0, LATEST)
+        # The batch begins below the offset: what is below is left out.
+        (record, last) = await middle.poll(5.0)
+        assert (record.offset, record.value, record.key) == (2, b"2", None)
+        assert last.offset == 3
+        assert await end.poll(1.0) == []
+        fill(world, 0, b"4")
+        assert await values(end, 1) == [b"4"]
+        middle.close()
+        end.close()
+
+    simulate_data(test)
+
+
+def test_all_partitions_each_from_its_leader() -> None:
+    async def test(world: DataWorld) -> None:
+        for index in range(3):
+            fill(world, index, b"%d" % index)
+        consumer = world.consumer()
+        consumer.assign(TOPIC, offset=EARLIEST)
+        assert sorted(await values(consumer, 3)) == [b"0", b"1", b"2"]
+        assert len(world.requests(2, "fetch")[0].partitions) == 2
+        assert world.requests(1, "fetch") == []
+        consumer.close()
+
+    simulate_data(test, leaders=(2, 3, 2))
+
+
+def test_a_moved_leader_is_found_and_nothing_is_skipped_or_repeated() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"0")
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        assert await values(consumer, 1) == [b"0"]
+        for number in range(1, 6):
+            world.elect(0, number % 3 + 1)
+            fill(world, 0, b"%d" % number)
+            assert await values(consumer, 1) == [b"%d" % number]
+        world.network.crash("b3")
+        world.brokers[3].fenced = True
+        world.elect(0, 1)
+        fill(world, 0, b"6")
+        assert await values(consumer, 1) == [b"6"]
+        consumer.close()
+
+    simulate_data(test)
+
+
+def test_an_offset_that_is_not_there_is_an_error_or_resets() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"0", b"1")
+        strict, lenient = world.consumer(), world.consumer(offset_reset=EARLIEST)
+        strict.assign(TOPIC, 0, 9)
+        with pytest.raises(ApiError) as error:
+            await strict.poll(5.0)
+        assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        lenient.assign(TOPIC, 0, 9)
+        assert await values(lenient, 2) == [b"0", b"1"]
+        strict.close()
+        lenient.close()
+
+    simulate_data(test)
+
+
+def test_damaged_bytes_are_refused_and_asked_for_again() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"0")
+        good = world.logs[0].chunks[0]
+        world.logs[0].chunks[0] = good[:-1] + bytes([good[-1] ^ 1])
+        read = type(world.logs[0]).read
+        world.logs[0].read = lambda offset: world.logs[0].chunks[0]  # type: ignore[method-assign]
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        with pytest.raises(ApiError) as error:
+            await consumer.poll(5.0)
+        assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+        world.logs[0].chunks[0] = good
+        world.logs[0].read = lambda offset: read(world.logs[0], offset)  # type: ignore[method-assign]
+        assert await values(consumer, 1) == [b"0"]
+        consumer.close()
+
+    simulate_data(test)
+
+
+def test_what_was_fetched_and_not_polled_is_bounded() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, *(bytes(400) for _ in range(5)))
+        consumer = world.consumer(buffer_bytes=500)
+        consumer.assign(TOPIC)
+        await asyncio.sleep(3)
+        asked = len(world.requests(1, "fetch"))
+        assert asked == 1
+        assert len(await values(consumer, 5)) == 5
+        consumer.close()
+
+    simulate_data(test)
+
+
+def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so() -> None:
+    async def test(world: DataWorld) -> None:
+        consumer = world.consumer()
+        consumer.assign("nothing")
+        assert await consumer.poll(1.0) == []
+        assert consumer.unknown_topics == ["nothing"]
+        consumer.assign(TOPIC, 5)
+        with pytest.raises(ApiError) as error:
+            await consumer.poll(5.0)
+        assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        polling = asyncio.ensure_future(consumer.poll(100.0))
+        await asyncio.sleep(0.1)
+        consumer.close()
+        with pytest.raises(ApiError) as error:
+            await polling
+        assert error.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    simulate_data(test)
