@@ -1,0 +1,294 @@
+"""What goes into a broker's partition replicas and what comes out of them: the contract with the shell.
+
+The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the next step; and steps Tick at
+``next_deadline()``. ``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive; a node id, an
+epoch or an offset of -1 means none. Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
+
+* *Flush before acknowledge*: Append, Truncate and Delete make nothing durable. A Flush effect asks for it, after all writes of
+  its step; Flushed(token) says that whatever came before that Flush is durable. Flushes may run together; reports come in order.
+* *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is the log as of this step.
+* Any error of the store is fatal for the node: nothing is stepped after it, nothing more is answered but with an unknown outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.image import ConfigKey, Image
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline may have passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the batches between two images touched. Order does not matter, repetitions do no harm."""
+
+    partitions: tuple[PartitionKey, ...] = ()
+    """Named by a PartitionRecord or PartitionChangeRecord."""
+    removed_topics: tuple[bytes, ...] = ()
+    """Ids, of RemoveTopicRecords."""
+    brokers: tuple[int, ...] = ()
+    """Ids, of registrations, their changes, and unregistrations."""
+    configs: tuple[ConfigKey, ...] = ()
+    """(resource type, resource name), of ConfigRecords."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMoved:
+    """The newest image of this broker. ``changes`` None: anything may differ (a snapshot, another generation, the first image)."""
+
+    image: Image
+    changes: Changes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StandingChanged:
+    """What this broker knows of itself: whenever it registered, was answered a heartbeat, or lost its registration.
+
+    ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image that shows this very epoch, which
+    is newer than anything an earlier life has done. ``serve_until``: when it has to take itself for fenced if nothing is heard
+    before; -inf: it is fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text.
+    """
+
+    broker_epoch: int
+    serve_until: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceReceived:
+    """``timestamp_ms``: wall clock, for the batches made of it. Answered by AnswerProduce, exactly once."""
+
+    request: pb.ProduceRequest
+    timestamp_ms: int
+    reply_to: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReceived:
+    """Of a consumer. Answered by AnswerFetch, exactly once."""
+
+    request: pb.FetchRequest
+    reply_to: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetchReceived:
+    """Of a follower. ``session`` stands for the link it came on, a new one for each link."""
+
+    session: Hashable
+    request: pb.ReplicaFetchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The link of a follower is gone: what is parked for it will never be answered."""
+
+    session: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """The link to a leader, asked for by WantLink, is up. The session behind it is a new one."""
+
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The link to a leader broke; the shell dials again as long as it is wanted."""
+
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetchAnswered:
+    """By the leader, on its present link; of an older link the shell drops it."""
+
+    leader_id: int
+    response: pb.ReplicaFetchResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Everything before the Flush of this token, and of lower ones, is durable."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionAnswered:
+    """The response to the last SendAlterPartition, committed."""
+
+    response: rpc.AlterPartitionResponse
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionFailed:
+    """The last SendAlterPartition has no response: the request's own error, or none in time."""
+
+    code: ErrorCode
+    outcome_unknown: bool
+
+
+Event = (
+    Tick
+    | ImageMoved
+    | StandingChanged
+    | ProduceReceived
+    | FetchReceived
+    | ReplicaFetchReceived
+    | SessionClosed
+    | LinkOpened
+    | LinkLost
+    | ReplicaFetchAnswered
+    | Flushed
+    | AlterPartitionAnswered
+    | AlterPartitionFailed
+)
+
+# --- effects ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write whole batches at the end of a replica's log; a replica without one begins at 0."""
+
+    key: PartitionKey
+    chunk: bytes
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Drop everything at or above ``end_offset``, a batch boundary."""
+
+    key: PartitionKey
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Forget a replica whole. A later Append of the same key begins at 0 again."""
+
+    key: PartitionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Make durable what was written so far, then step Flushed with this token. Tokens ascend."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Whole batches from the one that holds ``offset`` up to ``until``, into ``response.partitions[index].records``.
+
+    At least one batch, then as many as fit ``max_bytes``.
+    """
+
+    index: int
+    key: PartitionKey
+    offset: int
+    until: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProduce:
+    """The answer to a ProduceReceived."""
+
+    reply_to: Any
+    response: pb.ProduceResponse
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFetch:
+    """The answer to a FetchReceived, once the reads are done, in order, until ``max_bytes`` have come together: the rest stays empty."""
+
+    reply_to: Any
+    response: pb.FetchResponse
+    reads: tuple[Read, ...] = ()
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReplicaFetch:
+    """The answer to a follower, once **all** reads are done. If its link is gone, nothing."""
+
+    session: Hashable
+    response: pb.ReplicaFetchResponse
+    reads: tuple[Read, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WantLink:
+    """Keep a replica fetch link to this broker, at this endpoint from now on; step LinkOpened and LinkLost.
+
+    Said again with another endpoint: the old link is to be closed (no LinkLost needed), the new one opens a new session.
+    """
+
+    leader_id: int
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropLink:
+    """Nothing is followed from this broker any more: close the link; no LinkLost is expected."""
+
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendReplicaFetch:
+    """A fetch on the link to this leader. At most two are outstanding: a newer one makes the leader answer the older at once."""
+
+    leader_id: int
+    request: pb.ReplicaFetchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendAlterPartition:
+    """To the active controller, answered when committed. One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it.
+
+    The shell does not repeat it after an unknown outcome, it says so; a definite NOT_CONTROLLER it may take elsewhere.
+    """
+
+    request: rpc.AlterPartitionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a line in the log: an ISR change, a truncation, a refusal that lasts. ``fields`` for the logger."""
+
+    event: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Effect = (
+    Append
+    | Truncate
+    | Delete
+    | Flush
+    | AnswerProduce
+    | AnswerFetch
+    | AnswerReplicaFetch
+    | WantLink
+    | DropLink
+    | SendReplicaFetch
+    | SendAlterPartition
+    | Note
+)
