@@ -69,6 +69,7 @@ def count_entities(image: Image) -> dict[str, int]:
         "client": len(image.clients),
         "client_result": len(image.client_results),
         "voters": int(image.voters is not None),
+        "hostname": len(image.hostnames),
     }
     return {kind: count for kind, count in counts.items() if count}
 
@@ -98,3 +99,5 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "client_result", result_key(result), result
     if image.voters is not None:
         yield "voters", "", image.voters
+    for hostname, mapping in sorted(image.hostnames.items()):
+        yield "hostname", hostname, mapping

@@ -139,6 +139,16 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
+class Hostname(msgspec.Struct, frozen=True, array_like=True):
+    """Which broker runs on a host (KIP-426). ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on."""
+
+    name: str
+    version: int
+    broker_id: int
+    offset: int
+    reason: str
+
+
 def entity_hash(*content: object) -> int:
     """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their canonical bytes.
 

@@ -22,6 +22,7 @@ from raftlog.metadata.entities import (
     VoterEntry,
     Voters,
 )
+from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
 
@@ -313,4 +314,5 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.CLOSE_CLIENT: close_client,
     RecordType.NO_OP: _no_op,
     RecordType.RECOVERY: _no_op,
+    RecordType.HOSTNAME: fold_hostname,
 }

@@ -18,6 +18,7 @@ from raftlog.metadata.entities import (
     Broker,
     Client,
     ClientResult,
+    Hostname,
     Leader,
     Partition,
     Progress,
@@ -56,6 +57,7 @@ class Image:
     clients: pmap.Map[int, Client] = field(default_factory=pmap.empty)
     client_results: pmap.Map[ClientResultKey, ClientResult] = field(default_factory=pmap.empty)
     """(client id, sequence) -> what became of that write."""
+    hostnames: pmap.Map[str, Hostname] = field(default_factory=pmap.empty)
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
@@ -105,6 +107,10 @@ class ImageView(Protocol):
     def client_results(self) -> Any:
         """(client id, sequence) -> ClientResult."""
 
+    @property
+    def hostnames(self) -> Any:
+        """Hostname -> Hostname."""
+
     def snapshot(self) -> Image:
         """The same state as an immutable image, for iteration; cheap."""
 
@@ -120,6 +126,7 @@ class ImageDraft:
         "configs",
         "epoch",
         "features",
+        "hostnames",
         "leader",
         "offset",
         "partitions",
@@ -148,6 +155,7 @@ class ImageDraft:
         self.applied = base.applied.mutate()
         self.clients = base.clients.mutate()
         self.client_results = base.client_results.mutate()
+        self.hostnames = base.hostnames.mutate()
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
@@ -167,6 +175,7 @@ class ImageDraft:
             self.applied.finish(),
             self.clients.finish(),
             self.client_results.finish(),
+            self.hostnames.finish(),
             self.leader,
             self.progress,
             self.voters,

@@ -45,6 +45,7 @@ class RecordType(IntEnum):
     SNAPSHOT_HEADER = 1006
     SNAPSHOT_FOOTER = 1007
     SNAPSHOT_ENTITIES = 1008
+    HOSTNAME = 1009
 
 
 class GroupKey(NamedTuple):
@@ -74,6 +75,7 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.SNAPSHOT_HEADER: pb.SnapshotHeaderRecord,
     RecordType.SNAPSHOT_FOOTER: pb.SnapshotFooterRecord,
     RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
+    RecordType.HOSTNAME: pb.HostnameRecord,
 }
 TYPE_OF: dict[type[Message], RecordType] = {message: RecordType(number) for number, message in MESSAGES.items()}
 
@@ -145,6 +147,7 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.VOTERS: lambda _: GroupKey("voters", ""),
     RecordType.CLOSE_CLIENT: lambda message: client_group(message.client_id),
     RecordType.RECOVERY: lambda _: None,
+    RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
 }
 ONLY_IN_SNAPSHOTS = frozenset({RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES})
 """Types that never stand in the log: they have no group."""

@@ -26,6 +26,7 @@ from raftlog.metadata.entities import (
     Broker,
     Client,
     ClientResult,
+    Hostname,
     Leader,
     Partition,
     Progress,
@@ -157,6 +158,10 @@ def _add_client_result(parts: Parts, content: Content) -> None:
     parts.client_results[result.client_id, result.sequence] = result
 
 
+def _add_hostname(parts: Parts, content: Content) -> None:
+    parts.hostnames[content[0].name] = content[0]
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         "feature", ("features",), lambda image: image.features,
@@ -193,6 +198,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "client_result", ("client_results",), lambda image: image.client_results,
         lambda image, key: ((image.client_results[key],),), tuple[ClientResult], _add_client_result,
+    ),
+    Kind(
+        "hostname", ("hostnames",), lambda image: image.hostnames,
+        lambda image, name: ((image.hostnames[name],),), tuple[Hostname], _add_hostname,
     ),
 )  # fmt: skip
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")

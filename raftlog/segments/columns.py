@@ -149,6 +149,11 @@ def _progress(message: Any) -> Typed:
     }
 
 
+def _hostname(message: Any) -> Typed:
+    typed = {"reason": message.reason}
+    return typed | ({"broker_id": message.broker_id} if message.HasField("broker_id") else {})
+
+
 _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REGISTER_BROKER: _register,
     RecordType.UNREGISTER_BROKER: lambda m: {"broker_id": m.broker_id, "broker_epoch": m.broker_epoch},
@@ -166,6 +171,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.OPEN_CLIENT: lambda _: {},
     RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
     RecordType.RECOVERY: lambda m: {"reason": m.reason},
+    RecordType.HOSTNAME: _hostname,
 }
 
 

@@ -16,7 +16,7 @@ from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
 
-KINDS = ("topic", "broker", "config", "client")
+KINDS = ("topic", "broker", "config", "client", "hostname")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -68,8 +68,8 @@ def _changes_of(rows: DataFrame, kind: str, key: str, partitions: int | None) ->
             rows.where((sf.col("group_kind") == kind) & (sf.col("group_id") == group_id)), partitions=partitions
         )
         return changed.where(sf.col("key") == f"{resource}:{name}") if name else changed
-    if kind in ("broker", "client"):
-        if not key.isdigit():
+    if kind in ("broker", "client", "hostname"):
+        if kind != "hostname" and not key.isdigit():
             raise ReplayError(f"{kind} {key!r} is not a {kind} id")
         only = (sf.col("group_kind") == kind) & (sf.col("group_id") == key)
         return changes(rows, partitions=partitions, only=only)

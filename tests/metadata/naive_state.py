@@ -19,6 +19,7 @@ class NaiveState:
         self.topics: dict[bytes, dict[str, Any]] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.applied: dict[int, dict[str, int]] = {}
+        self.hostnames: dict[str, dict[str, Any]] = {}
         self.leader: dict[str, Any] | None = None
         self.progress: dict[str, int] | None = None
         self.topics_made = 0
@@ -40,6 +41,7 @@ class NaiveState:
             self._partition,
             self._partition_change,
             self._config,
+            self._hostname,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
@@ -58,6 +60,7 @@ class NaiveState:
             ],
             "voters": None,
             "clients": [],
+            "hostnames": [self.hostnames[name] for name in sorted(self.hostnames)],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
         }
 
@@ -188,6 +191,14 @@ class NaiveState:
             del self.features[name]
         return pb.FeatureLevelRecord(name=name, feature_level=level)
 
+    def _hostname(self, n: int, offset: int, epoch: int) -> Any:
+        name = f"h{n % 3}"
+        if n & 8:
+            return self.hostnames.pop(name, None) and pb.HostnameRecord(hostname=name, reason="gone")
+        fields = {"broker_id": n % 4, "version": 0, "reason": f"why{n % 2}"}
+        self.hostnames[name] = {"name": name, "offset": offset, **fields}
+        return pb.HostnameRecord(hostname=name, **fields)
+
     def _leader(self, n: int, offset: int, epoch: int) -> Any:
         self.leader = {"epoch": epoch, "leader_id": n % 3, "voters": [0, 1, 2]}
         return pb.LeaderChangeRecord(leader_id=n % 3, voters=[0, 1, 2])
@@ -202,6 +213,6 @@ class NaiveState:
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 13), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
+    st.lists(st.tuples(st.integers(0, 14), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

@@ -59,5 +59,6 @@ def test_the_empty_image() -> None:
         "configs": [],
         "voters": None,
         "clients": [],
+        "hostnames": [],
         "applied": [],
     }

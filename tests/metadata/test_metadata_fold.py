@@ -8,7 +8,7 @@ from naive_state import HISTORIES, NaiveState
 from raftlog import batch
 from raftlog.metadata import pmap
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import HASH_MASK, entity_hash
+from raftlog.metadata.entities import HASH_MASK, Hostname, entity_hash
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import (
@@ -67,6 +67,7 @@ def hash_from_scratch(image: Image) -> int:
         *(("config", *key, name, value) for key, values in image.configs.items() for name, value in values.items()),
         *(("feature", name, level) for name, level in image.features.items()),
         *(("applied", applied) for applied in image.applied.values()),
+        *(("hostname", mapping) for mapping in image.hostnames.values()),
     ]
     entities += [
         (kind, one) for kind, one in (("leader", image.leader), ("progress", image.progress)) if one is not None
@@ -225,6 +226,26 @@ def test_a_record_that_does_not_fit_is_refused(message: object, complaint: str) 
         builder.apply_batch([record(message)], base_offset=3, epoch=1, timestamp_ms=0)
 
 
+def test_a_hostname_is_mapped_moved_and_forgotten() -> None:
+    first = pb.HostnameRecord(hostname="h", broker_id=0, reason="a")
+    builder = fold([GROUND, [record(first)]])
+    one = builder.hostnames["h"]
+    assert one == Hostname("h", 0, 0, builder.offset, "a")
+    builder.apply_batch(
+        [record(pb.HostnameRecord(hostname="h", broker_id=7, version=1, reason="b"))],
+        base_offset=builder.offset + 1,
+        epoch=2,
+        timestamp_ms=0,
+    )
+    assert builder.hostnames["h"] == Hostname("h", 1, 7, one.offset + 1, "b")
+    gone = [record(pb.HostnameRecord(hostname="h"))]
+    builder.apply_batch(gone, base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
+    assert "h" not in builder.hostnames
+    assert builder.snapshot().state_hash == fold([GROUND]).snapshot().state_hash
+    with pytest.raises(FoldError, match=r"HOSTNAME .* names 'h', which is not there"):
+        builder.apply_batch(gone, base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
+
+
 def test_a_batch_must_follow_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
@@ -250,3 +271,4 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
             assert (group_of(type_, message(), 7) is None) == (type_ in without)
     assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
     assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == ("client", "7")
+    assert group_of(RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), 7) == ("hostname", "h")

@@ -78,6 +78,8 @@ def everything() -> Image:
     builder.apply_batch(
         [record(pb.NoOpRecord())], base_offset=11, epoch=7, timestamp_ms=99, client_id=10, sequence=1, all_below_done=1
     )
+    mapping = pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")
+    builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
     return builder.snapshot()
 
 

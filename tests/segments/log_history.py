@@ -9,6 +9,7 @@ from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.metadata.versions import supports_hostnames
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -100,7 +101,16 @@ class LogHistory:
             fenced=True,
             rack=f"rack-{broker_id % 2}",
         )
-        return self.append(first, *self._removals(broker_id))
+        return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
+
+    def _mapping(self, broker_id: int) -> list[Any]:
+        """Below the level that knows hostnames, none; else that of a host that two brokers take turns on, or its deletion."""
+        if not supports_hostnames(self.draft.features):
+            return []
+        name = f"host-{broker_id // 2}"
+        if name in self.draft.hostnames and self.rng.random() < 0.2:
+            return [pb.HostnameRecord(hostname=name, reason="stale")]
+        return [pb.HostnameRecord(hostname=name, broker_id=broker_id, reason="registered")]
 
     def _removals(self, broker_id: int) -> list[Any]:
         changes = []
