@@ -9,111 +9,45 @@ nothing completes at once. What really happened is counted in ``faults``.
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from raftlog import snapshot_file
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
-from raftlog.storage.group_commit import FlushDone, GroupCommit
+from raftlog.storage.chunks import LogScan, epoch_at, read_span, scan_log
+from raftlog.storage.group_commit import FlushDone
 from raftlog.storage.layout import LogState
 from raftlog.storage.log_start import emptied_at, is_part, recovered, require_snapshot, require_vote, started_at
+from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped
 
-Operation = Literal["append", "flush", "write_vote", "snapshot"]
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
 FreezeDone = Callable[[FatalError | None], None]
 
 OLDER_VOTES_MAX = 8
 """Kept for ``roll_back_vote``."""
-AMPLE_BYTES = 1 << 40
-"""Free space of a disk without a capacity."""
 
 
-class _Write(NamedTuple):
-    """One write to the log that may be lost: a chunk at ``offset``, or (None) a truncation to it."""
-
-    offset: int
-    chunk: bytes | None
-
-
-class _Chunks:
-    """Chunks in order of their base offsets."""
-
-    def __init__(self, bases: list[int], chunks: list[bytes]) -> None:
-        self.bases = bases
-        self.chunks = chunks
-
-    def copy(self) -> _Chunks:
-        return _Chunks(self.bases.copy(), self.chunks.copy())
-
-    def carry_out(self, write: _Write) -> None:
-        if write.chunk is not None:
-            self.bases.append(write.offset)
-            self.chunks.append(write.chunk)
-            return
-        kept = bisect_left(self.bases, write.offset)
-        # Cut first: it may raise, and then nothing has changed.
-        last = [cut(self.chunks[kept - 1], self.bases[kept - 1], write.offset)] if kept else []
-        del self.bases[kept:]
-        self.chunks[max(kept - 1, 0) :] = last
-
-    def drop_below(self, offset: int) -> None:
-        """Forget chunks that end at or below ``offset``; the one that reaches over it stays."""
-        first = max(bisect_right(self.bases, offset) - 1, 0)
-        if (
-            first < len(self.bases)
-            and self.bases[first] < offset
-            and not behind(self.chunks[first], self.bases[first], offset)
-        ):
-            first += 1
-        del self.bases[:first], self.chunks[:first]
-
-    def clear(self) -> None:
-        self.bases.clear()
-        self.chunks.clear()
-
-    def size(self) -> int:
-        return sum(map(len, self.chunks))
-
-    def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
-            yield self.bases[i], self.chunks[i]
-
-
-class SimDisk:
+class SimDisk(DiskHardware):
     """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
 
     def __init__(
         self, identity: NodeIdentity, rng: Random, *, latency_min_s: float = 0.0001, latency_max_s: float = 0.002
     ) -> None:
         self.identity = identity
-        self._rng = rng
-        self._latency_s = (latency_min_s, latency_max_s)
-        self._failures: dict[Operation, StorageError] = {}
-        self._held: list[Callable[[], None]] = []
-        self.hung = False
-        self.latency_factor = 1.0
-        """Above 1: a slow disk."""
-        self.capacity_bytes: int | None = None
-        """An append or a snapshot that would pass it fails (ENOSPC); None: ample."""
-        self.before: Callable[[Operation], None] | None = None
-        """Called before each operation: it may crash the node right there."""
+        super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
         self.flipped: set[int] = set()
         """Chunks of the log, by base offset, of which a bit was flipped."""
-        self.faults: dict[str, int] = {}
-        """What really happened to this disk, by name."""
         self._store: SimLogStore | None = None
-        self.durable = _Chunks([], [])
-        self.live = _Chunks([], [])
-        self.unflushed: list[_Write] = []
+        self.durable = Chunks([], [])
+        self.live = Chunks([], [])
+        self.unflushed: list[Write] = []
         self.vote = VoteState()
         self.vote_is_corrupt = False
         self.unwritten_votes: list[VoteState] = []
@@ -148,7 +82,8 @@ class SimDisk:
                 self.happened("half_installed_snapshot")
         if self.parts:
             self.happened("snapshot_part_lost")
-        self.parts, self.freezing, self._held = {}, [], []
+        self.parts, self.freezing = {}, []
+        self.forget_held()
         kept_votes = rng.randint(0, len(self.unwritten_votes))
         if kept_votes:
             self.keep_vote(self.unwritten_votes[kept_votes - 1])
@@ -158,21 +93,6 @@ class SimDisk:
         if self._store is not None:
             self._store.drop("the node crashed")
 
-    def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
-        """Make the next such operation fail; the store is broken from then on, until the disk is opened anew."""
-        self._failures[operation] = StorageError(f"{operation}: {message}")
-
-    def take_failure(self, operation: Operation) -> StorageError | None:
-        """The failure that was ordered for ``operation``, once."""
-        failure = self._failures.pop(operation, None)
-        if failure is not None:
-            self.happened(f"eio_{operation}")
-        return failure
-
-    def happened(self, fault: str) -> None:
-        """Count a fault that took place."""
-        self.faults[fault] = self.faults.get(fault, 0) + 1
-
     def flip_bit(self, rng: Random, place: Place) -> bool:
         """Change one durable bit, of what is stored in ``place``. False if there is nothing."""
         if place == "vote":
@@ -181,14 +101,14 @@ class SimDisk:
             if not self.snapshots:
                 return False
             snapshot_id = rng.choice(sorted(self.snapshots))
-            self.snapshots[snapshot_id] = _flipped(self.snapshots[snapshot_id], rng)
+            self.snapshots[snapshot_id] = flipped(self.snapshots[snapshot_id], rng)
         else:
             if not self.durable.chunks:
                 return False
             base = rng.choice(self.durable.bases)
             at = bisect_left(self.durable.bases, base)
             self.flipped.add(base)
-            changed = self.durable.chunks[at] = _flipped(self.durable.chunks[at], rng)
+            changed = self.durable.chunks[at] = flipped(self.durable.chunks[at], rng)
             alive = bisect_left(self.live.bases, base)
             if alive < len(self.live.bases) and self.live.bases[alive] == base:
                 self.live.chunks[alive] = changed[: len(self.live.chunks[alive])]
@@ -211,46 +131,12 @@ class SimDisk:
         self.happened("vote_rolled_back")
         return True
 
-    def hang(self) -> None:
-        """Nothing completes until ``resume``."""
-        self.hung = True
-        self.happened("disk_hang")
-
-    def resume(self) -> None:
-        """What has hung completes now, in order."""
-        self.hung = False
-        held, self._held = self._held, []
-        for call in held:
-            call()
-
-    def complete(self, call: Callable[[], None]) -> None:
-        """An operation's time has come: run its end, unless the disk hangs."""
-        if self.hung:
-            self._held.append(call)
-        else:
-            call()
-
-    def latency_s(self) -> float:
-        """How long the next sync takes."""
-        return self._rng.uniform(*self._latency_s) * self.latency_factor
-
     def used_bytes(self) -> int:
         """Log and snapshots, those in the making included."""
         making = sum(map(len, self.parts.values())) + sum(len(content) for _, content in self.freezing)
         return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
-    def free_bytes(self) -> int:
-        """What is left of the capacity."""
-        return AMPLE_BYTES if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
-
-    def room_for(self, data: bytes) -> StorageError | None:
-        """ENOSPC, if that is what writing ``data`` meets."""
-        if self.capacity_bytes is None or len(data) <= self.free_bytes():
-            return None
-        self.happened("enospc")
-        return StorageError("append: no space left on device")
-
-    def write(self, write: _Write) -> None:
+    def write(self, write: Write) -> None:
         """Carry out a write, visible at once and not durable."""
         self.live.carry_out(write)
         self.unflushed.append(write)
@@ -266,16 +152,13 @@ class SimDisk:
         self._store = None
 
 
-class SimLogStore:
+class SimLogStore(SimStore):
     """See ``raftlog.storage.api.LogStore``. A closed or crashed store calls nobody back, and raises StorageError."""
 
     def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
         self._disk = disk
-        self._commit = GroupCommit(self._start_sync)
-        self._timers: dict[Operation, list[asyncio.TimerHandle]] = {}
         self._vote_dones: list[VoteDone] = []
-        self._recovered = False
-        self._gone: StorageError | None = None
 
     @property
     def identity(self) -> NodeIdentity:
@@ -343,7 +226,7 @@ class SimLogStore:
         self._before("append")
         if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
             raise self._commit.fail(failure)
-        self._disk.write(_Write(base_offset, chunk))
+        self._disk.write(Write(base_offset, chunk))
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
@@ -373,7 +256,7 @@ class SimLogStore:
             raise ValueError(f"truncate to {end_offset}: the log is [{start}, {end})")
         if end_offset == end:
             return
-        self._disk.write(_Write(end_offset, None))
+        self._disk.write(Write(end_offset, None))
         self._commit.truncated(end_offset)
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
@@ -513,45 +396,6 @@ class SimLogStore:
                 self._disk.snapshots[snapshot_id] = content
         self._disk.parts, self._disk.freezing = {}, []
         self.drop("the store is closed")
-
-    def drop(self, reason: str) -> None:
-        """End this store: no callback comes any more, every call raises."""
-        self._gone = StorageError(reason)
-        for timers in self._timers.values():
-            for timer in timers:
-                timer.cancel()
-        self._timers.clear()
-        self._disk.released()
-
-    def _later(self, operation: Operation, call: Callable[[], None]) -> None:
-        def due() -> None:
-            if self._gone is None:
-                call()
-
-        handle = asyncio.get_running_loop().call_later(self._disk.latency_s(), self._disk.complete, due)
-        self._timers.setdefault(operation, []).append(handle)
-        if len(self._timers[operation]) > 8:
-            now = asyncio.get_running_loop().time()
-            self._timers[operation] = [timer for timer in self._timers[operation] if timer.when() >= now]
-
-    def _before(self, operation: Operation) -> None:
-        if self._disk.before is not None:
-            self._disk.before(operation)
-            self._check()
-
-    def _check(self, *, recovered: bool = True) -> None:
-        if self._gone is not None:
-            raise self._gone
-        if self._commit.failure is not None:
-            raise self._commit.failure
-        if self._recovered is not recovered:
-            raise ValueError("recover() comes first, and once")
-
-
-def _flipped(content: bytes, rng: Random) -> bytes:
-    changed = bytearray(content)
-    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
 
 
 def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | None:

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, get_args
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from simulation.disk import Operation, Place
+from simulation.disk import Place
+from simulation.disk_hardware import Operation
 from simulation.hosts import ControllerHost
 from simulation.loop import host_context
 

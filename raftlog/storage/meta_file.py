@@ -18,6 +18,7 @@ from raftlog.storage.checked_file import (
     write_checked,
 )
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
+from raftlog.storage.partition_files import PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
@@ -116,8 +117,10 @@ def _clear_interrupted(directory: Path) -> None:
     """Remove what an interrupted formatting left, known by its staged identity; refuse data of which the identity is lost."""
     staged = directory / (META_FILE + TEMPORARY_SUFFIX)
     names = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
-    left = [name for name in names if (directory / name).exists()]
-    if left and not staged.exists():
+    # Made by a running broker, never by formatting: they are somebody's, whatever lies beside them.
+    replicas = (PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE)
+    left = [name for name in (*names, *replicas) if (directory / name).exists()]
+    if left and (not staged.exists() or not set(left).isdisjoint(replicas)):
         raise ConfigError(f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not touching it")
     for name in (LOG_DIRECTORY, SNAPSHOT_DIRECTORY):
         shutil.rmtree(directory / name, ignore_errors=True)

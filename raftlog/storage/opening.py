@@ -11,7 +11,7 @@ import structlog
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.checked_file import remove_leftovers
-from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state, write_log_state
+from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state, write_log_state
 from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
@@ -42,8 +42,8 @@ def open_store(
     try:
         remove_leftovers(directory)
         state = read_log_state(directory)
-        repair_tail(directory / LOG_DIRECTORY, state)
-        check_openable(directory / LOG_DIRECTORY, state, probe_timeout_s)
+        repair_tail(directory / LOG_DIRECTORY, clean=state.clean)
+        check_openable(directory / LOG_DIRECTORY, probe_timeout_s, clean=state.clean)
         if state.clean:
             # Before RocksDB writes anything: from here on a crash may tear something.
             state = replace(state, clean=False)
@@ -63,18 +63,18 @@ def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
         raise locate_damage(path, error) from error
 
 
-def repair_tail(rocks: Path, state: LogState) -> None:
+def repair_tail(rocks: Path, *, clean: bool) -> None:
     """Cut off what power loss tore, if the log was not closed in order. Raises StorageError."""
-    tail = find_torn_tail(rocks) if not state.clean else None
+    tail = find_torn_tail(rocks) if not clean else None
     if tail is not None:
         log.warning("the log's tail was torn by power loss", found=str(tail))
         cut_off(tail)
 
 
-def check_openable(rocks: Path, state: LogState, probe_timeout_s: float) -> None:
+def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> None:
     """Find what an open would miss or spin on. The child costs a second replay of the WAL: only after an unclean end."""
     check_tails(rocks)
-    if not state.clean:
+    if not clean:
         probe_open(rocks, probe_timeout_s)
 
 

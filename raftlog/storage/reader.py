@@ -36,7 +36,7 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         mirror = _mirror(directory / LOG_DIRECTORY)
         if not state.clean:
             _leave_torn_tail_out(Path(mirror.name))
-        check_openable(Path(mirror.name), state, probe_timeout_s)
+        check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
     except FatalError as error:

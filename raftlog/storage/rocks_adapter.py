@@ -1,6 +1,6 @@
 """The one file that touches rocksdict, and that knows its traps.
 
-A sorted map from log offset to chunk. Keys are 8 bytes, big-endian, so that RocksDB's order is the log's. The traps:
+A sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so that RocksDB's order is the log's. The traps:
 
 * ``set_iterate_lower_bound`` sets the *upper* bound, and the upper bound keeps a raw pointer to a key that Python may have
   collected: no bounds are used here, only seek.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 from rocksdict import (
@@ -59,8 +60,8 @@ def _options(*, create: bool) -> Options:
     return options
 
 
-class RocksLog:
-    """Chunks by base offset. All methods raise StorageError, or CorruptLogError where RocksDB finds damage."""
+class _RocksMap:
+    """One RocksDB. All methods raise StorageError, or CorruptLogError where RocksDB finds damage."""
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
@@ -69,6 +70,66 @@ class RocksLog:
             self._db = Rdict(str(path), _options(create=create), None, access)
         except Exception as error:
             raise _translated(f"can't open {path}", error) from error
+
+    def sync(self) -> None:
+        """Make everything written before durable. Releases the GIL; may run in a thread beside writes."""
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise _translated("sync of the log failed", error) from error
+
+    def size_bytes(self) -> int:
+        """What the files take on disk."""
+        try:
+            return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
+        except OSError as error:
+            raise StorageError(f"can't look at {self._path}: {error}") from error
+
+    def close(self) -> None:
+        """Give the files back. RocksDB writes what it holds in memory to disk, durably, first."""
+        try:
+            self._db.close()
+        except Exception as error:
+            raise _translated("close failed", error) from error
+
+    def _write(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
+        """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(begin, end)
+        if last is not None:
+            batch.put(last[0], last[1])
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise _translated(f"{what} failed", error) from error
+
+    def _compact(self, begin: bytes, end: bytes) -> None:
+        try:
+            self._db.flush()
+            self._db.compact_range(begin, end)
+        except Exception as error:
+            raise _translated("compaction failed", error) from error
+
+    def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """Keys and values in order, from the last key at or before ``key``; from ``first`` on if that one lies before ``first``."""
+        iterator = self._db.iter()
+        try:
+            iterator.seek_for_prev(key)
+            if not iterator.valid() or iterator.key() < first:
+                iterator.status()
+                iterator.seek(first)
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise _translated("read failed", error) from error
+        finally:
+            del iterator  # An error's traceback would keep it, and with it RocksDB, alive.
+
+
+class RocksLog(_RocksMap):
+    """Chunks of one log by base offset."""
 
     def put(self, base_offset: int, chunk: bytes) -> None:
         """Write one chunk: readable at once, not durable."""
@@ -79,63 +140,23 @@ class RocksLog:
 
     def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
         """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
-        batch = WriteBatch(raw_mode=True)
-        batch.delete_range(_KEY.pack(end_offset), _BEHIND_ALL)
-        if last is not None:
-            batch.put(_KEY.pack(last[0]), last[1])
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise _translated("truncate failed", error) from error
+        tail = (_KEY.pack(last[0]), last[1]) if last is not None else None
+        self._write(_KEY.pack(end_offset), _BEHIND_ALL, tail, "truncate")
 
     def delete_below(self, base_offset: int) -> None:
         """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back by ``compact_below`` only."""
-        batch = WriteBatch(raw_mode=True)
-        batch.delete_range(_KEY.pack(0), _KEY.pack(base_offset))
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise _translated("advance of the log start failed", error) from error
+        self._write(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
         """Give back the space of what was deleted below ``base_offset``. Takes its time; for a thread."""
-        try:
-            self._db.flush()
-            self._db.compact_range(_KEY.pack(0), _KEY.pack(base_offset))
-        except Exception as error:
-            raise _translated("compaction failed", error) from error
-
-    def sync(self) -> None:
-        """Make everything written before durable. Releases the GIL; may run in a thread beside ``put``."""
-        try:
-            self._db.flush_wal(True)
-        except Exception as error:
-            raise _translated("sync of the log failed", error) from error
+        self._compact(_KEY.pack(0), _KEY.pack(base_offset))
 
     def scan(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
         """Chunks in order, from the one that contains ``offset`` (the first of all if none does). Close it or drop it before ``close``."""
-        iterator = self._db.iter()
-        try:
-            iterator.seek_for_prev(_KEY.pack(offset))
-            if not iterator.valid():
-                iterator.status()
-                iterator.seek_to_first()
-            unpack = _KEY.unpack
-            while iterator.valid():
-                yield unpack(iterator.key())[0], iterator.value()
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise _translated("read failed", error) from error
-        finally:
-            del iterator  # An error's traceback would keep it, and with it RocksDB, alive.
-
-    def size_bytes(self) -> int:
-        """What the log's files take on disk."""
-        try:
-            return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
-        except OSError as error:
-            raise StorageError(f"can't look at {self._path}: {error}") from error
+        unpack = _KEY.unpack
+        with closing(self._entries(_KEY.pack(offset), _KEY.pack(0))) as entries:
+            for key, chunk in entries:
+                yield unpack(key)[0], chunk
 
     def first_offset(self) -> int:
         """The lowest base offset; 2**64 if there is no chunk."""
@@ -145,12 +166,45 @@ class RocksLog:
         """The chunk with the highest base offset."""
         return next(self.scan(2**64 - 1), None)
 
-    def close(self) -> None:
-        """Give the files back. RocksDB writes what it holds in memory to disk, durably, first."""
+
+class RocksPartitions(_RocksMap):
+    """Chunks of many logs, each by the log's name, of ``NAME_BYTES``, and its base offset."""
+
+    NAME_BYTES = 20
+
+    def put(self, name: bytes, base_offset: int, chunk: bytes) -> None:
+        """Write one chunk: readable at once, not durable."""
         try:
-            self._db.close()
+            self._db.put(name + _KEY.pack(base_offset), chunk)
         except Exception as error:
-            raise _translated("close failed", error) from error
+            raise _translated("append failed", error) from error
+
+    def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
+        """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
+        tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
+        self._write(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
+
+    def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
+        """Chunks of one log in order, from the one that contains ``offset``. Close it or drop it before ``close``."""
+        unpack, size = _KEY.unpack_from, self.NAME_BYTES
+        with closing(self._entries(name + _KEY.pack(offset), name)) as entries:
+            for key, chunk in entries:
+                if not key.startswith(name):
+                    return
+                yield unpack(key, size)[0], chunk
+
+    def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
+        """(name, base offset, chunk) of everything, ordered by name. Close it or drop it before ``close``."""
+        unpack, size = _KEY.unpack_from, self.NAME_BYTES
+        with closing(self._entries(b"", b"")) as entries:
+            for key, chunk in entries:
+                if len(key) != size + _KEY.size:
+                    raise CorruptLogError(f"{self._path} holds a key of {len(key)} bytes")
+                yield key[:size], unpack(key, size)[0], chunk
+
+    def compact(self, first: bytes, last: bytes) -> None:
+        """Give back the space of what was deleted in the logs from ``first`` to ``last``. Takes its time; for a thread."""
+        self._compact(first, last + _BEHIND_ALL)
 
 
 def _translated(what: str, error: Exception) -> FatalError:

@@ -18,6 +18,15 @@ _BATCH_HEADER_BYTES = 12
 _PUT, _DELETE_RANGE = 1, 15
 
 
+def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
+    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL record if there is one."""
+    for path in sorted(rocks.glob("*.log")):
+        for position, _, payload in _records(path.read_bytes()):
+            if payload is None:
+                return CorruptLogError(f"{error}: {_mismatch(position, path)}")
+    return error
+
+
 def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
     """The error with which RocksDB refused to open, with the place of the first damaged WAL record if there is one."""
     end = -1
@@ -26,12 +35,16 @@ def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
         for position, type_, payload in _records(path.read_bytes()):
             if payload is None:
                 whole = f"; the log before it is whole up to offset {end}" if end >= 0 else ""
-                found = f"{error}: the record at byte {position} of {path.name} does not match its checksum{whole}"
+                found = f"{error}: {_mismatch(position, path)}{whole}"
                 return CorruptLogError(found, offset=end)
             parts = payload if type_ in {_FULL, _FIRST} else parts + payload
             if type_ in {_FULL, _LAST}:
                 end = _end_of(parts, end)
     return error
+
+
+def _mismatch(position: int, path: Path) -> str:
+    return f"the record at byte {position} of {path.name} does not match its checksum"
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:

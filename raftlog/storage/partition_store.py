@@ -1,0 +1,209 @@
+"""The real PartitionStore: the chunks of all partition replicas of a broker in one RocksDB, synced together.
+
+The names of RocksDB's keys are topic id and partition index: a replica's chunks are neighbours, the replicas of a topic too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+
+from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.storage.chunks import cut, read_span
+from raftlog.storage.disk_thread import DiskThread
+from raftlog.storage.group_commit import GroupCommit
+from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
+from raftlog.storage.partition_files import PartitionsState, write_partitions_state
+from raftlog.storage.rocks_adapter import RocksPartitions
+
+TOPIC_ID_BYTES = 16
+_INDEX = struct.Struct(">I")
+
+
+class RocksPartitionStore:
+    """See ``raftlog.storage.partition_api.PartitionStore``; made by ``open_partition_store``. Owns ``rocks``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        left: PartitionsState,
+        rocks: RocksPartitions,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._left = left
+        self._rocks = rocks
+        self._disk = DiskThread(loop, clock)
+        # Of its own: a compaction must not stand before a sync.
+        self._compaction = DiskThread(loop, clock)
+        self._to_compact: dict[bytes, tuple[bytes, bytes]] = {}
+        self._compacting = False
+        self._commit = GroupCommit(self._start_sync)
+        self._ends = PartitionEnds()
+        self._recovered = False
+        self._closed = False
+
+    def recover(self) -> tuple[RecoveredPartition, ...]:
+        """Check every replica, in one pass over all of them. Raises CorruptLogError naming replica and offset, StorageError."""
+        self._check(recovered=False)
+        try:
+            # RocksDB has made durable what it replayed from its WAL; this covers what it might have kept there.
+            self._rocks.sync()
+            found = tuple(self._scan())
+            self._ends.recovered(found)
+            self._left.require(len(found), self._ends.records())
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._recovered = True
+        return found
+
+    def _scan(self) -> Iterator[RecoveredPartition]:
+        with closing(self._rocks.scan_all()) as entries:
+            for name, chunks in groupby(entries, lambda entry: entry[0]):
+                yield scan_partition(_key(name), ((base, chunk) for _, base, chunk in chunks))
+
+    def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Write a chunk at a replica's end. Raises StorageError; ValueError if it does not begin there."""
+        self._check()
+        self._ends.check_append(key, base_offset, end_offset)
+        try:
+            self._rocks.put(_name(key), base_offset, chunk)
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._ends.appended(key, end_offset)
+
+    def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
+        """Make durable what was written so far, then call ``done``; see the protocol. Raises what broke the store before."""
+        self._check()
+        self._commit.flush(lambda outcome: done(outcome if isinstance(outcome, StorageError) else None), inline=inline)
+
+    def _start_sync(self, inline: bool) -> None:
+        self._disk.run(self._rocks.sync, self._commit.sync_finished, inline=inline)
+
+    def truncate(self, key: PartitionKey, end_offset: int) -> None:
+        """Drop everything at or above ``end_offset``. Raises StorageError; ValueError if that is no batch boundary of the replica."""
+        self._check()
+        if not self._ends.check_truncate(key, end_offset):
+            return
+        name = _name(key)
+        try:
+            self._rocks.replace_tail(name, end_offset, self._shortened(name, end_offset) if end_offset else None)
+        except CorruptLogError as error:
+            raise self._commit.fail(damage_in(key, error)) from error
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._ends.truncated(key, end_offset)
+
+    def _shortened(self, name: bytes, end_offset: int) -> tuple[int, bytes] | None:
+        """What remains of the chunk that reaches over ``end_offset``, if one does."""
+        with closing(self._rocks.scan(name, end_offset - 1)) as chunks:
+            for base, chunk in chunks:
+                if base >= end_offset:
+                    break
+                kept = cut(chunk, base, end_offset)
+                return None if len(kept) == len(chunk) else (base, kept)
+        raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)
+
+    def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
+        """Whole verified batches; see the protocol. Raises CorruptLogError, StorageError, ValueError."""
+        self._check()
+        if not self._ends.check_read(key, offset, until):
+            return b""
+        try:
+            with closing(self._rocks.scan(_name(key), offset)) as chunks:
+                return read_span(chunks, offset, until, max_bytes)
+        except CorruptLogError as error:
+            raise self._commit.fail(damage_in(key, error)) from error
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+
+    def delete(self, key: PartitionKey) -> None:
+        """Forget a replica whole; its space comes back in the background. Raises StorageError."""
+        self._check()
+        if key not in self._ends:
+            return
+        name = _name(key)
+        try:
+            self._rocks.replace_tail(name, 0, None)
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._ends.truncated(key, 0)
+        first, last = self._to_compact.get(key[0], (name, name))
+        self._to_compact[key[0]] = min(first, name), max(last, name)
+        self._compact_next()
+
+    def _compact_next(self) -> None:
+        """One topic after the other: what is deleted meanwhile waits, and is done together."""
+        if self._compacting or not self._to_compact:
+            return
+        first, last = self._to_compact.pop(next(iter(self._to_compact)))
+        self._compacting = True
+        self._compaction.run(lambda: self._rocks.compact(first, last), self._compacted, inline=False)
+
+    def _compacted(self, error: FatalError | None) -> None:
+        self._compacting = False
+        if error is not None:
+            self._commit.fail(error)
+        else:
+            self._compact_next()
+
+    def free_bytes(self) -> int:
+        """What the file system still takes from an unprivileged process. Raises StorageError."""
+        try:
+            found = os.statvfs(self._directory)
+        except OSError as error:
+            raise self._commit.fail(StorageError(f"can't look at {self._directory}: {error}")) from error
+        return found.f_bavail * found.f_frsize
+
+    def used_bytes(self) -> int:
+        """What the replicas' files take, deleted data included until its space is given back. Raises StorageError."""
+        return self._rocks.size_bytes()
+
+    def close(self) -> None:
+        """Give the files back, marked clean if nothing failed. Idempotent. Raises StorageError if that goes wrong.
+
+        RocksDB makes what was written durable on its way out; that is not reported, and callbacks that wait are dropped.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._disk.close()
+        self._compaction.close()
+        try:
+            self._rocks.close()
+        except FatalError:
+            # What broke the store before also keeps RocksDB from closing in order; it has been told.
+            if self._commit.failure is None:
+                raise
+        if self._recovered and self._commit.failure is None:
+            left = PartitionsState(clean=True, partitions=len(self._ends), records=self._ends.records())
+            write_partitions_state(self._directory, left)
+
+    def _check(self, *, recovered: bool = True) -> None:
+        if self._commit.failure is not None:
+            raise self._commit.failure
+        if self._closed:
+            raise StorageError("the store is closed")
+        if self._recovered is not recovered:
+            raise ValueError("recover() comes first, and once")
+
+
+def _name(key: PartitionKey) -> bytes:
+    """The key's part of RocksDB's keys. Raises ValueError if the topic id has another size."""
+    topic_id, index = key
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+    return topic_id + _INDEX.pack(index)
+
+
+def _key(name: bytes) -> PartitionKey:
+    return name[:TOPIC_ID_BYTES], _INDEX.unpack_from(name, TOPIC_ID_BYTES)[0]

@@ -1,0 +1,208 @@
+"""What every simulated disk is made of: chunks in order, latency, faults that are ordered, and a store that crashes under its user."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Literal, NamedTuple
+
+from raftlog.errors import StorageError
+from raftlog.storage.chunks import behind, cut
+from raftlog.storage.group_commit import GroupCommit
+
+Operation = Literal["append", "flush", "write_vote", "snapshot"]
+
+AMPLE_BYTES = 1 << 40
+"""Free space of a disk without a capacity."""
+
+
+class Write(NamedTuple):
+    """One write to a log that may be lost: a chunk at ``offset``, or (None) a truncation to it."""
+
+    offset: int
+    chunk: bytes | None
+
+
+class Chunks:
+    """Chunks of a log in order of their base offsets."""
+
+    def __init__(self, bases: list[int], chunks: list[bytes]) -> None:
+        self.bases = bases
+        self.chunks = chunks
+
+    def copy(self) -> Chunks:
+        """Of its own from here on."""
+        return Chunks(self.bases.copy(), self.chunks.copy())
+
+    def carry_out(self, write: Write) -> None:
+        """Append or truncate. Raises ValueError if a truncation is not to a batch boundary; then nothing has changed."""
+        if write.chunk is not None:
+            self.bases.append(write.offset)
+            self.chunks.append(write.chunk)
+            return
+        kept = bisect_left(self.bases, write.offset)
+        # Cut first: it may raise, and then nothing has changed.
+        last = [cut(self.chunks[kept - 1], self.bases[kept - 1], write.offset)] if kept else []
+        del self.bases[kept:]
+        self.chunks[max(kept - 1, 0) :] = last
+
+    def drop_below(self, offset: int) -> None:
+        """Forget chunks that end at or below ``offset``; the one that reaches over it stays."""
+        first = max(bisect_right(self.bases, offset) - 1, 0)
+        if (
+            first < len(self.bases)
+            and self.bases[first] < offset
+            and not behind(self.chunks[first], self.bases[first], offset)
+        ):
+            first += 1
+        del self.bases[:first], self.chunks[:first]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.bases.clear()
+        self.chunks.clear()
+
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.chunks))
+
+    def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """From the chunk that contains ``offset`` on."""
+        for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
+            yield self.bases[i], self.chunks[i]
+
+
+class DiskHardware:
+    """The faults and the latency of a disk. ``rng`` draws latencies only, uniformly between the two given."""
+
+    def __init__(self, rng: Random, *, latency_min_s: float, latency_max_s: float) -> None:
+        self._rng = rng
+        self._latency_s = (latency_min_s, latency_max_s)
+        self._failures: dict[Operation, StorageError] = {}
+        self._held: list[Callable[[], None]] = []
+        self.hung = False
+        self.latency_factor = 1.0
+        """Above 1: a slow disk."""
+        self.capacity_bytes: int | None = None
+        """A write that would pass it fails (ENOSPC); None: ample."""
+        self.before: Callable[[Operation], None] | None = None
+        """Called before each operation: it may crash the node right there."""
+        self.faults: dict[str, int] = {}
+        """What really happened to this disk, by name."""
+
+    def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
+        """Make the next such operation fail; the store is broken from then on, until the disk is opened anew."""
+        self._failures[operation] = StorageError(f"{operation}: {message}")
+
+    def take_failure(self, operation: Operation) -> StorageError | None:
+        """The failure that was ordered for ``operation``, once."""
+        failure = self._failures.pop(operation, None)
+        if failure is not None:
+            self.happened(f"eio_{operation}")
+        return failure
+
+    def happened(self, fault: str) -> None:
+        """Count a fault that took place."""
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+
+    def hang(self) -> None:
+        """Nothing completes until ``resume``."""
+        self.hung = True
+        self.happened("disk_hang")
+
+    def resume(self) -> None:
+        """What has hung completes now, in order."""
+        self.hung = False
+        held, self._held = self._held, []
+        for call in held:
+            call()
+
+    def complete(self, call: Callable[[], None]) -> None:
+        """An operation's time has come: run its end, unless the disk hangs."""
+        if self.hung:
+            self._held.append(call)
+        else:
+            call()
+
+    def forget_held(self) -> None:
+        """Who waited for what hangs is gone."""
+        self._held = []
+
+    def latency_s(self) -> float:
+        """How long the next sync takes."""
+        return self._rng.uniform(*self._latency_s) * self.latency_factor
+
+    def used_bytes(self) -> int:
+        """Everything that is stored."""
+        raise NotImplementedError
+
+    def free_bytes(self) -> int:
+        """What is left of the capacity."""
+        return AMPLE_BYTES if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
+
+    def room_for(self, data: bytes) -> StorageError | None:
+        """ENOSPC, if that is what writing ``data`` meets."""
+        if self.capacity_bytes is None or len(data) <= self.free_bytes():
+            return None
+        self.happened("enospc")
+        return StorageError("append: no space left on device")
+
+    def released(self) -> None:
+        """The store gave the disk back."""
+        raise NotImplementedError
+
+
+class SimStore:
+    """An open disk: what completes later completes from the loop. Once closed or crashed it calls nobody back, and raises StorageError."""
+
+    def __init__(self, hardware: DiskHardware) -> None:
+        self._hardware = hardware
+        self._commit = GroupCommit(self._start_sync)
+        self._timers: dict[Operation, list[asyncio.TimerHandle]] = {}
+        self._recovered = False
+        self._gone: StorageError | None = None
+
+    def _start_sync(self, inline: bool) -> None:
+        raise NotImplementedError
+
+    def drop(self, reason: str) -> None:
+        """End this store: no callback comes any more, every call raises."""
+        self._gone = StorageError(reason)
+        for timers in self._timers.values():
+            for timer in timers:
+                timer.cancel()
+        self._timers.clear()
+        self._hardware.released()
+
+    def _later(self, operation: Operation, call: Callable[[], None]) -> None:
+        def due() -> None:
+            if self._gone is None:
+                call()
+
+        handle = asyncio.get_running_loop().call_later(self._hardware.latency_s(), self._hardware.complete, due)
+        self._timers.setdefault(operation, []).append(handle)
+        if len(self._timers[operation]) > 8:
+            now = asyncio.get_running_loop().time()
+            self._timers[operation] = [timer for timer in self._timers[operation] if timer.when() >= now]
+
+    def _before(self, operation: Operation) -> None:
+        if self._hardware.before is not None:
+            self._hardware.before(operation)
+            self._check()
+
+    def _check(self, *, recovered: bool = True) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if self._commit.failure is not None:
+            raise self._commit.failure
+        if self._recovered is not recovered:
+            raise ValueError("recover() comes first, and once")
+
+
+def flipped(content: bytes, rng: Random) -> bytes:
+    """With one bit changed."""
+    changed = bytearray(content)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)

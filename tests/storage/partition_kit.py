@@ -1,0 +1,87 @@
+"""Both partition stores behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import pytest
+
+from raftlog.errors import StorageError
+from raftlog.storage.partition_api import PartitionKey, PartitionStore, RecoveredPartition
+from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.storage.rocks_adapter import RocksPartitions
+from simulation.disk_hardware import Operation
+from simulation.partition_disk import SimPartitionDisk
+
+A0: PartitionKey = (b"a" * 16, 0)
+A1: PartitionKey = (b"a" * 16, 1)
+"""The next one to A0 in the order of keys."""
+B7: PartitionKey = (b"b" * 16, 7)
+LAST: PartitionKey = (b"\xff" * 16, 2**31 - 1)
+"""Nothing sorts behind it."""
+KEYS = (A0, A1, B7, LAST)
+
+
+def open_rocks_partitions(directory: Path, **options: float) -> RocksPartitionStore:
+    """In the directory of a broker, which need not hold anything else here."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return open_partition_store(directory, asyncio.get_running_loop(), **options)
+
+
+def whole(store: PartitionStore, key: PartitionKey, end: int) -> bytes:
+    return store.read(key, 0, until=end, max_bytes=1 << 40)
+
+
+async def flush(store: PartitionStore, *, inline: bool = False) -> StorageError | None:
+    done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+    store.flush(done.set_result, inline=inline)
+    async with asyncio.timeout(60):
+        return await done
+
+
+def ends(found: tuple[RecoveredPartition, ...]) -> dict[PartitionKey, int]:
+    return {one.key: one.end_offset for one in found}
+
+
+class Machine(Protocol):
+    """Opens one broker's store again and again."""
+
+    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]: ...
+
+    def fail_next(self, operation: Operation) -> None: ...
+
+
+class SimMachine:
+    def __init__(self) -> None:
+        self.disk = SimPartitionDisk("d1", Random(1))
+
+    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]:
+        store = self.disk.open()
+        return store, store.recover()
+
+    def fail_next(self, operation: Operation) -> None:
+        self.disk.fail_next(operation)
+
+
+class RocksMachine:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.monkeypatch = monkeypatch
+
+    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]:
+        store = open_rocks_partitions(self.directory)
+        return store, store.recover()
+
+    def fail_next(self, operation: Operation) -> None:
+        name = {"append": "put", "flush": "sync"}[operation]
+        real = getattr(RocksPartitions, name)
+
+        def fail(*_: object) -> None:
+            self.monkeypatch.setattr(RocksPartitions, name, real)
+            raise StorageError(f"{operation}: injected disk failure")
+
+        self.monkeypatch.setattr(RocksPartitions, name, fail)
