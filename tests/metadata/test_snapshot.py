@@ -104,7 +104,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 12, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 13, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
