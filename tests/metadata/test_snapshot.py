@@ -180,7 +180,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 12"):
+    with pytest.raises(ValueError, match="header for 13"):
         list(snapshot.pieces(Image(), header))
 
 
