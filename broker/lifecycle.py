@@ -96,6 +96,7 @@ class Lifecycle:
         self._stop_until = NEVER
         self._stale = False
         self._unfenced = False
+        self._heartbeats = True
         self._image_offset = -1
         self._registration: Broker | None = None
 
@@ -117,7 +118,7 @@ class Lifecycle:
 
     def self_fenced(self, now: float) -> bool:
         """Whether it has to take itself for fenced, whatever its image says: it cannot prove that it is current."""
-        silent = now - self._contact_at > self._settings.fencing_timeout_ms / 1000
+        silent = self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
     def why_fenced(self, now: float) -> str:
@@ -133,19 +134,28 @@ class Lifecycle:
         return "" if self._unfenced else "fenced by the controller, or not yet unfenced"
 
     @property
+    def heartbeats(self) -> bool:
+        """Whether heartbeats are in force (``broker.heartbeat.version``): if not, it sends none and does not fence itself for silence."""
+        return self._heartbeats
+
+    @property
     def next_deadline(self) -> float:
         """When to poll again if nothing happens before."""
         if self.exit is not None:
             return NEVER
         limit = self._stop_until if self.epoch >= 0 else self._register_until
-        return limit if self._in_flight is not None else min(limit, self._next_at)
+        return limit if self._in_flight is not None or self._is_quiet() else min(limit, self._next_at)
+
+    def _is_quiet(self) -> bool:
+        """Registered, heartbeats not in force. A broker that stops sends them all the same: they are its request to leave."""
+        return self.epoch >= 0 and not self._heartbeats and self._stop_until == NEVER
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> Register | Heartbeat | None:
         """What to send now, if anything; it counts as in flight from here on."""
         self._check_limits(now)
-        if self.exit is not None or self._in_flight is not None or now < self._next_at:
+        if self.exit is not None or self._in_flight is not None or now < self._next_at or self._is_quiet():
             return None
         stopping = self._stop_until != NEVER
         if self.epoch < 0:
@@ -170,9 +180,10 @@ class Lifecycle:
 
     # --- what happens to it -------------------------------------------------------------------------------------------
 
-    def registered(self, epoch: int, now: float) -> None:
-        """The registration is committed under this broker epoch."""
+    def registered(self, epoch: int, now: float, *, heartbeats: bool = True) -> None:
+        """The registration is committed under this broker epoch. ``heartbeats``: whether they are in force, until the own image says."""
         self._in_flight, self._stale = None, False
+        self._heartbeats = heartbeats
         self.epoch = epoch
         self._contact_at = self._sent_at
         self._backoff.reset()
@@ -208,11 +219,17 @@ class Lifecycle:
                 self._stale = True
                 self._look(now)
 
-    def metadata_applied(self, image_offset: int, registration: Broker | None, now: float) -> None:
-        """This broker's image moved; ``registration`` is what it holds under this broker's id."""
+    def metadata_applied(
+        self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
+    ) -> None:
+        """This broker's image moved; ``registration`` is what it holds under this broker's id, ``heartbeats``: they are in force."""
         reached = self._image_offset < self.epoch <= image_offset
         was_unfenced = self._unfenced
         self._image_offset, self._registration = image_offset, registration
+        if image_offset >= self.epoch >= 0 and heartbeats != self._heartbeats:
+            self._heartbeats = heartbeats
+            # Silence counts from here, and the first heartbeat leaves now.
+            self._contact_at, self._next_at = now, now
         self._look(now)
         if reached or self._unfenced != was_unfenced:
             self.hasten(now)

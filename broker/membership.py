@@ -20,7 +20,7 @@ from raftlog.wire.records.v1 import records_pb2
 log = structlog.get_logger(__name__)
 
 REGISTRATION_VERSION = 1
-"""1: this broker reports what it has applied."""
+"""1: this broker heartbeats, and reports what it has applied."""
 LISTENER_NAME = "PLAINTEXT"
 
 Answered = Callable[[controller_pb2.ControllerResponse], None]
@@ -54,6 +54,9 @@ class Membership:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._last_error = ""
+        self._checked_ms = 0
+        self.misfit = ""
+        """What is wrong with this broker's times, given the controllers' session timeout; empty: nothing."""
         self._over = False
 
     def start(self, host: str, port: int) -> None:
@@ -146,9 +149,20 @@ class Membership:
         )
 
     def _registered(self, response: controller_pb2.ControllerResponse) -> None:
-        epoch = response.register_broker.broker_epoch
+        reply = response.register_broker
+        epoch = reply.broker_epoch
         log.info("registered", broker=self._settings.broker_id, broker_epoch=epoch)
-        self._lifecycle.registered(epoch, self._loop.time())
+        self._check_timeouts(reply.broker_session_timeout_ms)
+        self._lifecycle.registered(epoch, self._loop.time(), heartbeats=not reply.heartbeats_off)
+
+    def _check_timeouts(self, session_timeout_ms: int) -> None:
+        """Say loudly, once for each value, if the controllers' session timeout does not fit this broker's own times."""
+        if session_timeout_ms == self._checked_ms:
+            return
+        self._checked_ms = session_timeout_ms
+        self.misfit = self._settings.lifecycle.misfit(session_timeout_ms)
+        if self.misfit:
+            log.error("timeouts do not fit the controllers'", broker=self._settings.broker_id, problem=self.misfit)
 
     def _heartbeat(self, action: Heartbeat) -> controller_pb2.ControllerRequest:
         view = self._view
@@ -172,6 +186,7 @@ class Membership:
             raise _error_of(reply.error_code)
         if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset):
             raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
+        self._check_timeouts(reply.broker_session_timeout_ms)
         self._lifecycle.heartbeat_answered(self._loop.time(), should_shut_down=reply.should_shut_down)
         self._on_heartbeat()
 

@@ -198,7 +198,8 @@ class BrokerService:
     # --- what its parts report ----------------------------------------------------------------------------------------
 
     def _moved(self) -> None:
-        self._lifecycle.metadata_applied(self._view.applied, self._view.registration, self._loop.time())
+        view = self._view
+        self._lifecycle.metadata_applied(view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats)
         self.requests.released()
         self._membership.pump()
 

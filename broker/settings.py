@@ -9,7 +9,8 @@ from raftlog.metadata import versions
 
 SUPPORTED_FEATURES = (
     (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
-    ("lao.version", 1, 1),
+    (versions.LAO_VERSION, 0, 1),
+    (versions.BROKER_HEARTBEAT_VERSION, 0, 1),
 )
 """(name, lowest, highest level) of what this build can do."""
 
@@ -28,6 +29,7 @@ class LifecycleSettings:
     registration_timeout_ms: int = 60000
     """initial.broker.registration.timeout.ms"""
     shutdown_timeout_ms: int = 30000
+    """controlled.shutdown.timeout.ms"""
     retry_backoff_min_ms: int = 100
     shutdown_interval_ms: int = 100
     """Between heartbeats while waiting for the controller to let it go."""
@@ -46,6 +48,24 @@ class LifecycleSettings:
             )
         if wrong:
             raise ConfigError("; ".join(wrong))
+
+    def misfit(self, controllers_session_timeout_ms: int) -> str:
+        """What is wrong with these times under the session timeout that the controllers really go by (0: not known); empty: nothing."""
+        session_ms = controllers_session_timeout_ms
+        if not session_ms:
+            return ""
+        wrong: list[str] = []
+        if self.fencing_timeout_ms <= session_ms:
+            wrong.append(
+                f"broker.fencing.timeout.ms ({self.fencing_timeout_ms}) is not above the controllers' broker.session.timeout.ms "
+                f"({session_ms}): this broker fences itself before it is declared inactive"
+            )
+        if self.heartbeat_interval_ms * 2 > session_ms:
+            wrong.append(
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) is more than half of the controllers' "
+                f"broker.session.timeout.ms ({session_ms}): one lost heartbeat may fence this broker"
+            )
+        return "; ".join(wrong)
 
 
 @dataclass(frozen=True, slots=True)

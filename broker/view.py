@@ -20,6 +20,7 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, decoded
+from raftlog.metadata.versions import heartbeats_in_force
 
 UNKNOWN = -1
 
@@ -64,6 +65,10 @@ class View:
         self._told = self._told_epoch = self._announced = UNKNOWN
         self._announced_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
+        self.heartbeats = True
+        """Whether the newest image says that brokers heartbeat (KIP-343)."""
+        self._heartbeats_from = UNKNOWN
+        """Where it began to say so again, after it had not; a LAO told before may be below what others were told."""
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -97,9 +102,12 @@ class View:
         """The image at LAO; None if LAO is unknown.
 
         Only a LAO told by the controller epoch that unfenced this broker, or a later one, counts: after a failover, one told
-        before may be below what was answered ``visible`` while this broker was fenced.
+        before may be below what was answered ``visible`` while this broker was fenced. The same goes for one told before heartbeats
+        came into force: without them LAO is unknown, and brokers are unfenced whatever they have been told.
         """
         if self._unfenced_epoch is None or self._told_epoch < self._unfenced_epoch or self.ahead:
+            return None
+        if not self.heartbeats or self._told < self._heartbeats_from:
             return None
         return self._oldest if self._oldest.offset <= self._told else None
 
@@ -198,6 +206,9 @@ class View:
             self._unfenced_epoch = None
         elif self._unfenced_epoch is None:
             self._unfenced_epoch = epoch
+        if heartbeats_in_force(self._builder.features) != self.heartbeats:
+            self.heartbeats = not self.heartbeats
+            self._heartbeats_from = self._builder.offset
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 

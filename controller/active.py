@@ -16,14 +16,15 @@ from controller.clients import ClientExpiry, close_client, find_result, open_cli
 from controller.configs import alter_configs
 from controller.decision import Decision, refuse
 from controller.describe import describe_brokers
+from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.features import update_features
 from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
-from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, unfence_decision
+from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.membership import Look, Membership
 from controller.progress import ProgressPolicy
-from controller.registration import LAO_FEATURE, LEGACY_REGISTRATION, register_broker, unregister_broker
+from controller.registration import register_broker, unregister_broker
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from controller.state import ControllerState
@@ -87,6 +88,13 @@ class ActiveController:
             [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
             now,
         )
+        if heartbeats_off(self.state):
+            # They never say anything more: what an earlier controller had to do for them is done now.
+            self.state.wants_unfence.update(
+                broker_id
+                for broker_id, broker in brokers.items()
+                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not has_left(broker)
+            )
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._expiry = ClientExpiry(settings, now)
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
@@ -177,7 +185,15 @@ class ActiveController:
     ) -> None:
         """What a broker says on every heartbeat and metadata fetch: it lives, and how far it has applied and been told."""
         self.heard(broker_id, broker_epoch, now)
+        if heartbeats_off(self.state):
+            self._count_as_active(broker_id, broker_epoch)
         self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
+
+    def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
+        """Without heartbeats in force it need not ask: whoever is there is unfenced."""
+        broker: Broker | None = self.pending.brokers.get(broker_id)
+        if broker is not None and broker.epoch == broker_epoch and broker.fenced and not has_left(broker):
+            self.state.wants_unfence.add(broker_id)
 
     def committed_advanced(self, image: Image) -> None:
         """The high watermark has passed the records of ``image``."""
@@ -226,13 +242,17 @@ class ActiveController:
         if not self._needs_bootstrap():
             return None
         level = self.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
-        levels = ((versions.METADATA_VERSION, level), (LAO_FEATURE, 1))
-        return Decision([record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels])
+        levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
+        if versions.supports_heartbeat_levels(levels):
+            levels[versions.BROKER_HEARTBEAT_VERSION] = 1
+        return Decision(
+            [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels.items()]
+        )
 
     def unfence_ready(self, now: float) -> Decision | None:
         """Unfence a broker that asked for it and has become ready."""
         for broker in self._admitted():
-            if not self.state.lag_watch.on_probation(broker.id, now):
+            if not on_probation(self.state, broker, now):
                 return unfence_decision(self.state, broker, now)
         return None
 
@@ -249,9 +269,9 @@ class ActiveController:
     def _fence_silent(self, now: float) -> Decision | None:
         while (broker_id := self.sessions.expired(now)) is not None:
             broker: Broker | None = self.pending.brokers.get(broker_id)
-            if broker is not None and not broker.fenced:
+            if broker is not None and not broker.fenced and not heartbeats_off(self.state):
                 return self._fence(broker, SESSION_TIMED_OUT, lambda: None)
-            # Nothing to write: it is fenced already.
+            # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
 
@@ -259,7 +279,9 @@ class ActiveController:
         watch = self.state.lag_watch
         if now < watch.next_check:
             return None
-        stuck = watch.stuck(now, self._unfenced_reporting(), self.lao.applied_of)
+        stuck = None
+        if not heartbeats_off(self.state):
+            stuck = watch.stuck(now, self._unfenced_reporting(), self.lao.applied_of)
         if stuck is None:
             watch.mark(now, self.state.committed.offset)
             return None

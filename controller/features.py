@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.decision import Decision, refuse
+from controller.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
 from controller.membership import Look
-from controller.registration import LAO_FEATURE, LEGACY_REGISTRATION
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
@@ -27,7 +27,8 @@ def known_features() -> dict[str, tuple[int, int]]:
     """The features of this build: name -> lowest and highest level. 0: not finalized."""
     return {
         versions.METADATA_VERSION: (versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
-        LAO_FEATURE: (0, 1),
+        versions.LAO_VERSION: (0, 1),
+        versions.BROKER_HEARTBEAT_VERSION: (0, 1),
     }
 
 
@@ -49,7 +50,13 @@ def update_features(
         for reason in _obstacles(state, image, update, node_id, look(now) if look is not None else None):
             raise _invalid(reason, field)
         records.append(record(pb.FeatureLevelRecord(name=update.name, feature_level=level)))
-    return Decision([] if request.validate_only else records, rpc.UpdateFeaturesResponse())
+    asked = {update.name: update.max_version_level for update in request.updates}
+    for name, reason in obstacles(image, asked) if records else ():
+        raise _invalid(reason, f"updates[{list(asked).index(name)}].max_version_level")
+    if request.validate_only:
+        return Decision([], rpc.UpdateFeaturesResponse())
+    begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
+    return Decision(records, rpc.UpdateFeaturesResponse(), None, begin)
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
@@ -78,6 +85,8 @@ def _obstacles(
 ) -> Iterator[str]:
     """What stands against a change of level."""
     name, level = update.name, update.max_version_level
+    if name == versions.BROKER_HEARTBEAT_VERSION:
+        return  # Brokers say by their registration version whether they know it.
     yield from _brokers_against(image, name, level)
     if name != versions.METADATA_VERSION:
         return
@@ -94,7 +103,7 @@ def _obstacles(
 def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
     for broker_id in sorted(image.brokers):
         broker: Broker = image.brokers[broker_id]
-        if not level or (name == LAO_FEATURE and broker.registration_version == LEGACY_REGISTRATION):
+        if not level or (name == versions.LAO_VERSION and broker.registration_version == LEGACY_REGISTRATION):
             continue
         low, high = next(((low, high) for known, low, high in broker.features if known == name), (0, 0))
         if not low <= level <= high:

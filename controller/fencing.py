@@ -16,6 +16,8 @@ METADATA_LAG = "metadata lag above broker.metadata.lag.max.ms"
 ASKED_TO_BE_FENCED = "asked to be fenced"
 CONTROLLED_SHUTDOWN = "controlled shutdown"
 CAUGHT_UP = "caught up"
+WITHOUT_HEARTBEATS = "active without heartbeats"
+"""Below broker.heartbeat.version 1; nobody knows what it had applied when it was unfenced. Goes before other reasons."""
 
 
 def has_left(broker: Broker) -> bool:
@@ -35,10 +37,10 @@ def fence(view: ImageView, broker: Broker, reason: str) -> list[Record]:
     return [record(change), *removals(view, broker.id)]
 
 
-def unfence(view: ImageView, broker: Broker) -> list[Record]:
+def unfence(view: ImageView, broker: Broker, reason: str = CAUGHT_UP) -> list[Record]:
     """Unfence a broker, and give it the leaderless partitions that waited for it."""
     change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, fenced=False, reason=CAUGHT_UP
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=False, reason=reason
     )
     return [record(change), *elections_on_join(view, broker.id)]
 
@@ -48,8 +50,12 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
     moved = removals(view, broker.id)
     if broker.in_controlled_shutdown:
         return moved
+    unvouched = f"{WITHOUT_HEARTBEATS}, " if broker.reason.startswith(WITHOUT_HEARTBEATS) else ""
     change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=True, reason=CONTROLLED_SHUTDOWN
+        broker_id=broker.id,
+        broker_epoch=broker.epoch,
+        in_controlled_shutdown=True,
+        reason=unvouched + CONTROLLED_SHUTDOWN,
     )
     return [record(change), *moved]
 

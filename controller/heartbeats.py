@@ -6,9 +6,18 @@ A heartbeat that changes nothing writes nothing. The broker's report has been ta
 from __future__ import annotations
 
 from controller.decision import Decision, refuse
+from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.elections import leads_any
-from controller.fencing import ASKED_TO_BE_FENCED, begin_shutdown, fence, has_left, take_leave, unfence
-from controller.registration import LEGACY_REGISTRATION
+from controller.fencing import (
+    ASKED_TO_BE_FENCED,
+    CAUGHT_UP,
+    WITHOUT_HEARTBEATS,
+    begin_shutdown,
+    fence,
+    has_left,
+    take_leave,
+    unfence,
+)
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker
@@ -16,10 +25,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST for offsets that are none."""
+    """Raise INVALID_REQUEST for offsets that are none, and for a target state that is none."""
     for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
         if getattr(request, name) < -1:
             raise refuse(ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name)
+    if request.target_state not in rpc.BrokerLifecycleState.values():
+        raise refuse(ErrorCode.INVALID_REQUEST, f"there is no broker state {request.target_state}", "target_state")
 
 
 def decide_heartbeat(
@@ -27,7 +38,8 @@ def decide_heartbeat(
 ) -> Decision:
     """The next state of a broker whose epoch has been checked and whose report has been taken in."""
     want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
-    want_fence = request.want_fence or request.target_state == rpc.INACTIVE
+    # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
+    want_fence = (request.want_fence or request.target_state == rpc.INACTIVE) and not heartbeats_off(state)
     if has_left(broker):
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
     if broker.in_controlled_shutdown:
@@ -50,7 +62,14 @@ def is_caught_up(broker: Broker, applied: int) -> bool:
 
 def may_unfence(state: ControllerState, broker: Broker) -> bool:
     """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for."""
+    if heartbeats_off(state):
+        return True
     return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
+
+
+def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
+    """Whether a broker that was fenced for its lag must stay so for now."""
+    return state.lag_watch.on_probation(broker.id, now) and not heartbeats_off(state)
 
 
 def unfence_decision(state: ControllerState, broker: Broker, now: float, body: object = None) -> Decision:
@@ -60,7 +79,8 @@ def unfence_decision(state: ControllerState, broker: Broker, now: float, body: o
         state.wants_unfence.discard(broker.id)
         state.lag_watch.unfenced(broker.id, now)
 
-    return Decision(unfence(state.pending, broker), body, None, remember)
+    reason = WITHOUT_HEARTBEATS if heartbeats_off(state) else CAUGHT_UP
+    return Decision(unfence(state.pending, broker, reason), body, None, remember)
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
@@ -83,7 +103,7 @@ def _while_fenced(
     else:
         # What a broker says it wants is a fact like its offset, not an effect of this decision.
         state.wants_unfence.add(broker.id)
-        if may_unfence(state, broker) and not state.lag_watch.on_probation(broker.id, now):
+        if may_unfence(state, broker) and not on_probation(state, broker, now):
             body = _reply(state, broker, request, rpc.ACTIVE).body
             return unfence_decision(state, broker, now, body)
     return _reply(state, broker, request, rpc.INACTIVE)
@@ -136,5 +156,8 @@ def _reply(
         lowest_acknowledged_offset=state.lao.lao,
         current_state=next_state,
         controller_epoch=state.epoch,
+        broker_id=broker.id,
+        broker_epoch=broker.epoch,
+        broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
     )
     return Decision([], body)

@@ -27,14 +27,21 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
+from controller.fencing import WITHOUT_HEARTBEATS
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, heartbeats_in_force
 
 WAITING_MAX = 100
 """The most broker ids that an answer names."""
 
-_REGISTRATION_TYPES = frozenset(
-    (RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+_MEMBERSHIP_TYPES = frozenset(
+    (
+        RecordType.REGISTER_BROKER,
+        RecordType.UNREGISTER_BROKER,
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        RecordType.FEATURE_LEVEL,
+    )
 )
 
 
@@ -45,6 +52,8 @@ class _Registration:
     broker_id: int
     epoch: int
     legacy: bool
+    unvouched: bool = False
+    """Unfenced while heartbeats were not in force, whatever it had applied: what it reports counts from ``_vouched_from`` on."""
     member: bool = False
     leaves_at: int = -1
     """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log end."""
@@ -67,6 +76,11 @@ class LaoTracker:
         """The highest LAO known in this epoch. It stands still when the minimum cannot rise or the set is empty."""
         self._told_floor = -1
         """The highest minimum of told in this epoch: what a writer may have been answered ``visible`` for."""
+        self._features: dict[str, int] = {}
+        self._off = False
+        """Heartbeats are not in force at the log end: brokers join without having applied anything, and LAO is unknown."""
+        self._vouched_from = epoch_start_offset
+        """Above all that was announced before the last time heartbeats came into force, as far as this epoch knows."""
         self._current: dict[int, _Registration] = {}
         """As of the log end."""
         self._registrations: dict[tuple[int, int], _Registration] = {}
@@ -84,9 +98,12 @@ class LaoTracker:
 
     def seed(self, image: Image) -> None:
         """Begin with the committed image at the claim: whoever is unfenced in it is a member. O(brokers), once an epoch."""
+        self._features = {name: image.features[name] for name in image.features}
+        self._off = not heartbeats_in_force(self._features)
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             self._register(broker_id, broker.epoch, broker.registration_version, broker.fenced, leaves_at=-1)
+            self._current[broker_id].unvouched = broker.reason.startswith(WITHOUT_HEARTBEATS)
         self._log_end = image.offset + 1
 
     def proposed(self, records: Sequence[Record], base_offset: int) -> None:
@@ -99,8 +116,8 @@ class LaoTracker:
         self._log_end = base_offset + len(records)
         changed = False
         for record in records:
-            if record.type in _REGISTRATION_TYPES:
-                self._registration_changed(record.type, record.message, self._log_end)
+            if record.type in _MEMBERSHIP_TYPES:
+                self._membership_changed(record.type, record.message, self._log_end)
                 changed = True
         if changed:
             # Whoever joins an empty set raises both minima at once: the next to join is measured by them.
@@ -127,8 +144,11 @@ class LaoTracker:
             self._count(broker, applied, told)
         self._advance()
 
-    def _registration_changed(self, type_: int, message: Any, batch_end: int) -> None:
-        if type_ == RecordType.REGISTER_BROKER:
+    def _membership_changed(self, type_: int, message: Any, batch_end: int) -> None:
+        if type_ == RecordType.FEATURE_LEVEL:
+            self._features[message.name] = message.feature_level
+            self._heartbeats_changed(batch_end)
+        elif type_ == RecordType.REGISTER_BROKER:
             self._register(
                 message.broker_id,
                 message.broker_epoch,
@@ -138,8 +158,23 @@ class LaoTracker:
             )
         elif type_ == RecordType.UNREGISTER_BROKER:
             self._retire(self._current.pop(message.broker_id), batch_end)
-        elif message.HasField("fenced"):
-            self._set_fenced(self._current[message.broker_id], message.fenced, batch_end)
+        else:
+            broker = self._current[message.broker_id]
+            broker.unvouched = message.reason.startswith(WITHOUT_HEARTBEATS)
+            if message.HasField("fenced"):
+                self._set_fenced(broker, message.fenced, batch_end)
+
+    def _heartbeats_changed(self, batch_end: int) -> None:
+        """The level has changed, or may have.
+
+        [B joined with 3 applied while heartbeats were off, LAO was 5 before: it must not be announced again before B is there.]
+        """
+        was_off, self._off = self._off, not heartbeats_in_force(self._features)
+        if was_off and not self._off:
+            self._vouched_from = batch_end - 1
+            for broker in self._registrations.values():
+                if broker.unvouched:
+                    self._restate(broker, -1)
 
     def _register(self, broker_id: int, epoch: int, version: int, fenced: bool, *, leaves_at: int) -> None:
         """A new epoch starts without reports; the same epoch again only amends the registration."""
@@ -207,16 +242,19 @@ class LaoTracker:
         self._parked.add((max(applied, told), broker.broker_id, broker.epoch))
 
     def _count(self, broker: _Registration, applied: int, told: int) -> None:
-        if applied > broker.applied:
-            if broker.member:
-                self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-                self._by_applied.add((applied, broker.broker_id, broker.epoch))
-            broker.applied = applied
+        if applied > broker.applied and not (broker.unvouched and applied < self._vouched_from):
+            self._restate(broker, applied)
         if told > broker.told:
             if broker.member:
                 self._by_told.remove((broker.told, broker.broker_id, broker.epoch))
                 self._by_told.add((told, broker.broker_id, broker.epoch))
             broker.told = told
+
+    def _restate(self, broker: _Registration, applied: int) -> None:
+        if broker.member:
+            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+            self._by_applied.add((applied, broker.broker_id, broker.epoch))
+        broker.applied = applied
 
     def _advance(self) -> None:
         if self._by_applied:
@@ -234,7 +272,7 @@ class LaoTracker:
         broker = self._current.get(broker_id)
         if broker is None:
             return False
-        if broker.legacy:
+        if broker.legacy or self._off:
             return True
         if broker.applied < max(self._floor, self.epoch_start_offset):
             return False
@@ -247,7 +285,7 @@ class LaoTracker:
     @property
     def lao(self) -> int:
         """Inclusive; -1 if unknown. Always below the high watermark, and never lower than it was when it was known."""
-        return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor
+        return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor
 
     @property
     def unknown_reason(self) -> str:
@@ -256,6 +294,8 @@ class LaoTracker:
             return ""
         if not self._high_watermark:
             return f"no record of controller epoch {self.epoch} is committed yet"
+        if self._off:
+            return f"{BROKER_HEARTBEAT_VERSION} is 0: brokers {self.members[:WAITING_MAX]} do not heartbeat"
         if not self._by_applied:
             return "no broker is unfenced"
         silent = list(self._by_applied.irange(maximum=(-1, float("inf"))))
@@ -266,8 +306,8 @@ class LaoTracker:
 
     @property
     def min_told(self) -> int:
-        """The lowest LAO that a member was told; -1 if one was told none, or there is no member."""
-        return self._by_told[0][0] if self._by_told else -1
+        """The lowest LAO that a member was told; -1 if one was told none, there is no member, or heartbeats are not in force."""
+        return self._by_told[0][0] if self._by_told and not self._off else -1
 
     @property
     def members(self) -> Sequence[int]:

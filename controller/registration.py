@@ -7,17 +7,17 @@ before it from every ISR is in the same batch, so that no image shows the new on
 from __future__ import annotations
 
 from controller.decision import Decision, refuse
+from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
 from controller.elections import removals
-from controller.fencing import has_left
+from controller.fencing import WITHOUT_HEARTBEATS, has_left
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Process
 from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-LAO_FEATURE = "lao.version"
-LEGACY_REGISTRATION = 0
 NAME_MAX_CHARS = 255
 PORT_MAX = 65_535
 
@@ -45,8 +45,10 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
         state.forget(request.broker_id)
         state.lag_watch.forget(request.broker_id)
         state.sessions.touch(request.broker_id, epoch, now)
+        if heartbeats_off(state):
+            state.wants_unfence.add(request.broker_id)
 
-    return Decision(records, _response(request, epoch), None, remember)
+    return Decision(records, _response(state, request, epoch), None, remember)
 
 
 def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest) -> Decision:
@@ -122,8 +124,11 @@ def _check_duplicate(
 def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) -> None:
     supported = {feature.name: feature for feature in request.features}
     for name, level in sorted(state.pending.snapshot().features.items()):
-        if name == LAO_FEATURE and request.registration_version == LEGACY_REGISTRATION:
+        if name == LAO_VERSION and request.registration_version == LEGACY_REGISTRATION:
             continue  # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
+        if name == BROKER_HEARTBEAT_VERSION:
+            _check_heartbeats(request, level)
+            continue
         feature = supported.get(name)
         if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:
             can = "none" if feature is None else f"{feature.min_supported_version} .. {feature.max_supported_version}"
@@ -134,15 +139,33 @@ def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) 
             )
 
 
+def _check_heartbeats(request: rpc.RegisterBrokerRequest, level: int) -> None:
+    known = (
+        (feature.name, feature.min_supported_version, feature.max_supported_version) for feature in request.features
+    )
+    why = why_without_heartbeats(request.registration_version, known)
+    if why:
+        message = f"the cluster runs {BROKER_HEARTBEAT_VERSION} at level {level}, broker {request.broker_id} {why}"
+        raise refuse(ErrorCode.UNSUPPORTED_VERSION, message, "features")
+
+
 def _register_again(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker, now: float) -> Decision:
     amended = _registration(request, old.epoch, fenced=old.fenced, in_controlled_shutdown=old.in_controlled_shutdown)
-    same = amended.data.body == _as_registered(old).data.body
+    records = [] if amended.data.body == _as_registered(old).data.body else [amended]
+    if records and old.reason.startswith(WITHOUT_HEARTBEATS):
+        # What the amendment would make forgotten: LAO has not vouched for it.
+        records.append(
+            record(pb.BrokerRegistrationChangeRecord(broker_id=old.id, broker_epoch=old.epoch, reason=old.reason))
+        )
 
     def remember() -> None:
-        if not has_left(old):
-            state.sessions.touch(old.id, old.epoch, now)
+        if has_left(old):
+            return
+        state.sessions.touch(old.id, old.epoch, now)
+        if old.fenced and heartbeats_off(state):
+            state.wants_unfence.add(old.id)
 
-    return Decision([] if same else [amended], _response(request, old.epoch), None, remember)
+    return Decision(records, _response(state, request, old.epoch), None, remember)
 
 
 def _registration(
@@ -193,5 +216,10 @@ def _as_registered(broker: Broker) -> Record:
     )
 
 
-def _response(request: rpc.RegisterBrokerRequest, epoch: int) -> rpc.RegisterBrokerResponse:
-    return rpc.RegisterBrokerResponse(broker_id=request.broker_id, broker_epoch=epoch)
+def _response(state: ControllerState, request: rpc.RegisterBrokerRequest, epoch: int) -> rpc.RegisterBrokerResponse:
+    return rpc.RegisterBrokerResponse(
+        broker_id=request.broker_id,
+        broker_epoch=epoch,
+        broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
+        heartbeats_off=heartbeats_off(state),
+    )

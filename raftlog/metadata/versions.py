@@ -11,6 +11,10 @@ from typing import Any
 
 METADATA_VERSION = "metadata.version"
 """The feature's name."""
+LAO_VERSION = "lao.version"
+"""1: brokers report what they have applied, and LAO is made of it."""
+BROKER_HEARTBEAT_VERSION = "broker.heartbeat.version"
+"""1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343). See :func:`heartbeats_in_force`."""
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
 LATEST_METADATA_VERSION = 3
@@ -20,6 +24,7 @@ _SNAPSHOTS = 2
 _VOTERS = 2
 _CLIENTS = 2
 _HOSTNAMES = 3
+_HEARTBEAT_LEVELS = 3
 
 Features = Mapping[str, int] | Any
 """Feature name -> finalized level: ``features`` of an image or of a draft."""
@@ -49,3 +54,18 @@ def supports_clients(features: Features) -> bool:
 def supports_hostnames(features: Features) -> bool:
     """Whether HostnameRecords may be written (KIP-426)."""
     return metadata_version(features) >= _HOSTNAMES
+
+
+def supports_heartbeat_levels(features: Features) -> bool:
+    """Whether ``broker.heartbeat.version`` may be finalized: builds before would refuse their own brokers under it."""
+    return metadata_version(features) >= _HEARTBEAT_LEVELS
+
+
+def heartbeats_in_force(features: Features) -> bool:
+    """Whether brokers heartbeat, and are fenced for silence: always below metadata.version 3, which did not know otherwise.
+
+    LAO rests on what brokers report, so ``lao.version`` 1 implies it: a log that was raised from a level before goes on as it was.
+    """
+    if features.get(BROKER_HEARTBEAT_VERSION, 0) >= 1 or features.get(LAO_VERSION, 0) >= 1:
+        return True
+    return not supports_heartbeat_levels(features)

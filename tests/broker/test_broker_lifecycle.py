@@ -38,14 +38,21 @@ class Life:
         self.it.heartbeat_answered(self.now, should_shut_down=should_shut_down)
 
     def image(
-        self, offset: int, *, epoch: int = EPOCH, incarnation: str = MINE, fenced: bool = True, gone: bool = False
+        self,
+        offset: int,
+        *,
+        epoch: int = EPOCH,
+        incarnation: str = MINE,
+        fenced: bool = True,
+        gone: bool = False,
+        heartbeats: bool = True,
     ):
         log = LogMaker()
         while log.end < epoch:
             log.leader()
         log.register(ME, incarnation, fenced=fenced)
         registration = None if gone else log.image(log.last).brokers[ME]
-        self.it.metadata_applied(offset, registration, self.now)
+        self.it.metadata_applied(offset, registration, self.now, heartbeats=heartbeats)
 
     def registered(self) -> Life:
         assert isinstance(self.poll(), Register)
@@ -335,3 +342,85 @@ def test_a_registration_ended_by_others_while_stopping_is_a_leave() -> None:
     life.it.stop(life.now)
     life.image(EPOCH + 9, gone=True)
     assert life.it.exit.clean
+
+
+def without_heartbeats() -> Life:
+    """Registered and unfenced while broker.heartbeat.version is 0."""
+    life = Life()
+    life.poll()
+    life.it.registered(EPOCH, life.now, heartbeats=False)
+    life.image(EPOCH + 1, fenced=False, heartbeats=False)
+    return life
+
+
+def test_below_the_level_a_broker_neither_heartbeats_nor_fences_itself() -> None:
+    life = without_heartbeats()
+    assert life.it.state is State.ACTIVE
+    assert life.it.next_deadline == NEVER
+    life.now += 3600
+    life.it.hasten(life.now)
+    assert life.poll() is None
+    assert not life.it.self_fenced(life.now)
+    assert life.it.why_fenced(life.now) == ""
+
+
+def test_an_image_from_before_the_registration_says_nothing_about_heartbeats() -> None:
+    life = Life()
+    life.poll()
+    life.it.registered(EPOCH, life.now, heartbeats=False)
+    life.image(EPOCH - 1, gone=True, heartbeats=True)
+    assert life.poll() is None
+    life.image(EPOCH, fenced=False, heartbeats=True)
+    assert isinstance(life.poll(), Heartbeat)
+
+
+def test_raised_the_first_heartbeat_leaves_at_once_and_silence_counts_from_there() -> None:
+    life = without_heartbeats()
+    life.now += 3600
+    life.image(EPOCH + 2, fenced=False)
+    assert not life.it.self_fenced(life.now)
+    assert isinstance(life.poll(), Heartbeat)
+    assert life.it.self_fenced(life.now + 12.1)
+
+
+def test_lowered_a_broker_falls_silent_and_serves_on() -> None:
+    life = Life().active()
+    life.image(EPOCH + 2, fenced=False, heartbeats=False)
+    life.now += 3600
+    assert life.poll() is None
+    assert not life.it.self_fenced(life.now)
+
+
+def test_a_broker_leaves_in_order_without_heartbeats_in_force() -> None:
+    life = without_heartbeats()
+    life.now += 3600
+    life.it.stop(life.now)
+    assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
+    life.ok(should_shut_down=True)
+    assert life.it.exit.clean
+
+
+def test_a_shutdown_without_heartbeats_is_bounded_too() -> None:
+    life = without_heartbeats()
+    life.it.stop(life.now)
+    assert isinstance(life.poll(), Heartbeat)
+    life.now += 30
+    assert life.poll() is None
+    assert not life.it.exit.clean
+
+
+def test_a_replaced_broker_exits_without_heartbeats_too() -> None:
+    life = without_heartbeats()
+    life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation="other", heartbeats=False)
+    assert "incarnation other" in life.it.exit.reason
+
+
+def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
+    settings = LifecycleSettings(heartbeat_interval_ms=2000, session_timeout_ms=9000, fencing_timeout_ms=12000)
+    assert settings.misfit(0) == ""
+    assert settings.misfit(9000) == ""
+    assert settings.misfit(11_999) == ""
+    assert "broker.fencing.timeout.ms (12000) is not above the controllers' broker.session.timeout.ms (12000)" in (
+        settings.misfit(12_000)
+    )
+    assert "broker.heartbeat.interval.ms (2000) is more than half" in settings.misfit(3999)

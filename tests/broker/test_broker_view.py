@@ -362,3 +362,26 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
     view.install(log.image(log.last))
     view.hear(1, log.last, log.end)
     assert view.repeatable is None
+
+
+def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_them() -> None:
+    """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without heartbeats, it would read from 3]"""
+    view, log, _ = member()
+    assert view.hear(1, log.last, log.end)
+    assert view.repeatable is not None
+    assert view.heartbeats
+    levels = {"metadata.version": 3, "lao.version": 0}
+    log.append(*[rec.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()])
+    apply(view, log)
+    assert not view.heartbeats
+    assert view.repeatable is None
+    log.append(rec.FeatureLevelRecord(name="broker.heartbeat.version", feature_level=1))
+    apply(view, log)
+    raised = log.last
+    assert view.heartbeats
+    assert view.repeatable is None
+    assert view.hear(1, raised - 1, log.end)
+    assert view.repeatable is None
+    assert view.hear(1, raised, log.end)
+    assert view.repeatable is not None
+    assert view.repeatable.offset == raised

@@ -47,10 +47,13 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     assert cell.active.has_urgent_work()
     assert cell.active.next_deadline() == -math.inf
     decisions = cell.due()
-    assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 2]
-    assert {name: cell.pending.features[name] for name in ("metadata.version", "lao.version")} == {
+    assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 3]
+    assert {
+        name: cell.pending.features[name] for name in ("metadata.version", "lao.version", "broker.heartbeat.version")
+    } == {
         "metadata.version": LATEST_METADATA_VERSION,
         "lao.version": 1,
+        "broker.heartbeat.version": 1,
     }
     assert not cell.active.has_urgent_work()
     assert cell.active.next_deadline() > cell.now

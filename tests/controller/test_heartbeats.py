@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
+from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -242,7 +243,7 @@ def test_a_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_aw
 
 
 def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
-    cell = Cell(brokers=2)
+    cell = Cell(brokers=2, settings=ControllerSettings(bootstrap_metadata_version=2))
     cell.join(3, registration_version=0)
     cell.create_on((1, 2))
     _stopping(cell, 1)

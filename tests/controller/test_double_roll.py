@@ -1,0 +1,274 @@
+"""KIP-343's double roll: below broker.heartbeat.version 1 brokers count as active without heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+from test_features import SAFE_DOWNGRADE, UPGRADE, Quorum, refused, update
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+HEARTBEATS, LAO = "broker.heartbeat.version", "lao.version"
+OFF = update((HEARTBEATS, 0), (LAO, 0), kind=SAFE_DOWNGRADE)
+ON = update((HEARTBEATS, 1), (LAO, 1))
+ONLY_METADATA = [pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)]
+
+
+def rolled_back(brokers: int = 3, **fields: Any) -> Cell:
+    """A cluster without heartbeats in force."""
+    cell = Cell(brokers, **fields)
+    cell.send(OFF)
+    return cell
+
+
+def test_a_new_cluster_begins_with_heartbeats_and_an_old_log_stays_as_it_is() -> None:
+    assert Cell(0).pending.features[HEARTBEATS] == 1
+    old = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=2))
+    assert HEARTBEATS not in old.pending.features
+    old.now += 9.1
+    assert len(old.due()) == 1, "brokers of such a log have always been fenced for silence"
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_without_heartbeats_a_broker_is_active_from_its_registration_on(version: int) -> None:
+    cell = rolled_back(0)
+    cell.send(registration(7, registration_version=version, features=ONLY_METADATA))
+    (unfenced,) = cell.due()
+    assert [one.type for one in unfenced.records] == [RecordType.BROKER_REGISTRATION_CHANGE]
+    assert cell.broker(7).active
+    assert cell.broker(7).reason == "active without heartbeats"
+    cell.now += 3600
+    assert cell.due() == []
+    assert cell.broker(7).active
+
+
+def test_a_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
+    cell = Cell(1)
+    message = registration(7, registration_version=0, features=ONLY_METADATA)
+    cell.refused(message, ErrorCode.UNSUPPORTED_VERSION, "features")
+    error = cell.decide(message).error
+    assert error is not None
+    assert "broker 7 has a legacy registration (version 0), which does not heartbeat" in error.message
+
+
+def test_without_heartbeats_nobody_is_fenced_for_silence_or_lag_or_because_he_asks() -> None:
+    cell = rolled_back(3)
+    topic = cell.create_on((1, 2, 3))
+    cell.now += 3600
+    assert cell.due() == []
+    reply = cell.beat(1, want_fence=True)
+    assert (reply.is_fenced, reply.current_state) == (False, rpc.ACTIVE)
+    assert cell.partition(topic).isr == (1, 2, 3)
+
+
+def test_a_second_process_is_refused_while_the_first_is_heard_from_by_its_fetches() -> None:
+    cell = rolled_back(1)
+    for _ in range(3):
+        cell.now += 8
+        cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
+        cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.now += 9.1
+    cell.due()
+    old = cell.broker(1).epoch
+    assert cell.register(1, "another") > old
+    cell.due()
+    assert cell.broker(1).active
+
+
+def test_a_restart_leaves_the_isrs_of_the_process_before_and_leads_where_it_was_the_last() -> None:
+    cell = rolled_back(2)
+    topic, alone = cell.create_on((1, 2)), cell.create_on((1,), name="alone")
+    cell.now += 9.1
+    cell.register(1, "another")
+    cell.due()
+    assert cell.partition(topic).isr == (2,)
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), 1)
+    cell.check_invariants()
+
+
+def test_controlled_shutdown_works_without_heartbeats_and_is_final() -> None:
+    cell = rolled_back(2)
+    topic = cell.create_on((1, 2))
+    reply = cell.beat(1, want_shut_down=True)
+    assert reply.current_state == rpc.STOPPING
+    assert cell.partition(topic).leader == 2
+    for broker_id in (1, 2):
+        cell.active.report(broker_id, cell.broker(broker_id).epoch, 1, cell.pending.offset, -1, cell.now)
+    reply = cell.beat(1, want_shut_down=True)
+    assert reply.should_shut_down
+    # Its last fetches must not bring it back.
+    cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
+    assert cell.due() == []
+    assert cell.broker(1).fenced
+
+
+def test_who_was_fenced_when_heartbeats_ended_comes_back_when_it_is_heard_from() -> None:
+    cell = Cell(3)
+    cell.silence(1, 2)
+    cell.send(OFF)
+    assert cell.due() == []
+    cell.active.report(1, cell.broker(1).epoch - 1, 1, 0, -1, cell.now)
+    assert cell.due() == [], "another incarnation says nothing about this one"
+    cell.active.report(1, cell.broker(1).epoch, 1, 0, -1, cell.now)
+    assert len(cell.due()) == 1
+    assert cell.broker(1).active
+    assert cell.broker(2).fenced, "the dead do not become leaders"
+
+
+def test_a_new_controller_unfences_the_legacy_broker_whose_registration_it_inherits() -> None:
+    cell = rolled_back(0)
+    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
+    assert cell.broker(7).fenced
+    later = Cell(0, image=cell.pending.snapshot(), epoch=2, bootstrap=False)
+    assert len(later.due()) == 1
+    assert later.broker(7).active
+
+
+def test_raising_names_the_brokers_that_do_not_heartbeat() -> None:
+    cell = rolled_back(2)
+    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
+    cell.due()
+    message, field = refused(cell, ON)
+    assert message == "broker 7 has a legacy registration (version 0), which does not heartbeat"
+    assert field == "updates[0].max_version_level"
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=7))
+    only_off = pb.FeatureRange(name=HEARTBEATS, min_supported_version=0, max_supported_version=0)
+    cell.send(registration(8, features=[*ONLY_METADATA, only_off]))
+    assert refused(cell, update((HEARTBEATS, 1)))[0] == f"broker 8 knows {HEARTBEATS} from 0 to 0, not 1"
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=8))
+    cell.send(ON)
+    assert cell.pending.features[HEARTBEATS] == 1
+
+
+def test_raised_every_active_broker_has_a_whole_session_for_its_first_heartbeat() -> None:
+    cell = rolled_back(2)
+    cell.now += 3600
+    cell.due()
+    cell.send(ON)
+    cell.now += 8.9
+    assert cell.due() == []
+    cell.beat(2)
+    cell.now += 0.2
+    (fenced,) = cell.due()
+    assert fenced.records[0].message.broker_id == 1
+
+
+def test_lao_is_unknown_meanwhile_and_says_because_of_whom() -> None:
+    cell = Cell(2)
+    cell.beat(1)
+    cell.beat(2)
+    before = cell.lao.lao
+    assert before > 0
+    cell.send(OFF)
+    assert (cell.lao.lao, cell.lao.min_told) == (-1, -1)
+    assert cell.lao.unknown_reason == f"{HEARTBEATS} is 0: brokers [1, 2] do not heartbeat"
+    cell.send(ON)
+    assert cell.lao.lao == before, "those who were vouched for still are"
+
+
+def test_lao_waits_for_who_joined_without_being_caught_up() -> None:
+    """[B joined with 3 applied while heartbeats were off; LAO was 9 before: announced again, B would show 3]"""
+    cell = Cell(2)
+    cell.beat(1)
+    cell.beat(2)
+    cell.send(OFF)
+    low = cell.register(3)
+    cell.due()
+    cell.active.report(3, low, 1, 2, -1, cell.now)
+    assert cell.broker(3).active
+    cell.send(ON)
+    raised = cell.pending.offset
+    for broker_id in (1, 2):
+        cell.beat(broker_id)
+    assert cell.lao.lao == -1
+    assert "brokers [3] have not reported" in cell.lao.unknown_reason
+    cell.beat(3, current_metadata_offset=raised - 1)
+    assert cell.lao.lao == -1
+    cell.beat(3, current_metadata_offset=raised)
+    assert cell.lao.lao == raised
+
+
+@pytest.mark.parametrize("way", ["plain", "amended", "stopping"])
+def test_a_new_controller_knows_who_joined_without_being_caught_up(way: str) -> None:
+    cell = rolled_back(1)
+    epoch = cell.register(3)
+    cell.due()
+    if way == "amended":
+        cell.register(3, rack="r9")
+    if way == "stopping":
+        cell.create_on((3, 1))
+        cell.beat(3, want_shut_down=True)
+    cell.send(ON)
+    later = Cell(0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
+    start = later.pending.offset
+    later.beat(1)
+    later.active.report(3, epoch, 2, start - 1, -1, later.now)
+    assert later.lao.lao == -1
+    later.active.report(3, epoch, 2, start, -1, later.now)
+    assert later.lao.lao == start
+
+
+@pytest.mark.parametrize(
+    ("request_", "level", "says", "field"),
+    [
+        (
+            update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE),
+            3,
+            "lao.version 1 rests on the brokers' heartbeats: lower it",
+            0,
+        ),
+        (update((HEARTBEATS, 1)), 2, f"{HEARTBEATS} 1 needs metadata.version 3", 0),
+        (update(("metadata.version", 2), kind=SAFE_DOWNGRADE), 3, f"{HEARTBEATS} 1 needs metadata.version 3", 0),
+    ],
+)
+def test_levels_that_rest_on_each_other(request_: rpc.UpdateFeaturesRequest, level: int, says: str, field: int) -> None:
+    cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=Quorum({1: 3, 2: 3, 3: 3}))
+    message, where = refused(cell, request_)
+    assert says in message
+    assert where == f"updates[{field}].max_version_level"
+
+
+def test_lao_cannot_be_raised_without_heartbeats() -> None:
+    cell = rolled_back(1)
+    assert "raise broker.heartbeat.version to 1" in refused(cell, update((LAO, 1)))[0]
+    cell.send(update((HEARTBEATS, 1)))
+    cell.send(update((LAO, 1)))
+
+
+def test_heartbeats_do_not_end_by_the_way() -> None:
+    """A log raised from metadata.version 2 names no level of heartbeats: LAO alone says that they are in force."""
+    quorum = Quorum({1: 3, 2: 3, 3: 3})
+    cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=2), quorum=quorum)
+    cell.send(update(("metadata.version", 3), kind=UPGRADE))
+    cell.now += 9.1
+    assert len(cell.due()) == 1
+    message, _ = refused(cell, update((LAO, 0), kind=SAFE_DOWNGRADE))
+    assert message.startswith("this would end the brokers' heartbeats")
+    cell.send(OFF)
+    assert not cell.due()
+
+
+def test_back_to_a_build_before_everybody_must_heartbeat() -> None:
+    quorum = Quorum({1: 3, 2: 3, 3: 3})
+    cell = rolled_back(1, quorum=quorum)
+    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
+    cell.due()
+    down = update(("metadata.version", 2), kind=SAFE_DOWNGRADE)
+    assert "broker 7 has a legacy registration" in refused(cell, down)[0]
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=7))
+    cell.send(down)
+    cell.now += 9.1
+    assert len(cell.due()) == 1
+
+
+def test_validate_only_tells_what_would_be_refused() -> None:
+    cell = rolled_back(1)
+    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
+    assert "broker 7" in refused(cell, update((HEARTBEATS, 1), validate_only=True))[0]
+    assert cell.decide(update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE, validate_only=True)).error is None
