@@ -209,20 +209,15 @@ class Fetcher:
     def _truncate(self, epoch: int, end_offset: int) -> bool:
         """Drop what the leader does not have. False if that would drop nothing: no leader asks for it."""
         node, log = self.node, self.node.log
-        if epoch < 0 or end_offset < 0 or epoch > log.last_epoch:
+        target = log.truncation_point(epoch, end_offset)
+        if target is None:
             return False
-        # The leader's end of an epoch that this log does not have may lie inside a batch of an older one: that one's end is
-        # what the leader is asked about next.
-        local_epoch, local_end = log.end_offset_for_epoch(epoch)
-        target = min(end_offset, local_end) if local_epoch == epoch else local_end
         if target < node.high_watermark:
             node.fail(
                 f"the leader {self.peer_id} of epoch {self._epoch} asks to truncate to {target}, "
                 f"below the high watermark {node.high_watermark}: committed records are lost"
             )
             return True
-        if target >= log.end:
-            return False
         self._truncate_to(target)
         return True
 

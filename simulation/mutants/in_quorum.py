@@ -59,9 +59,9 @@ MUTANTS = (
         "a follower that differs drops its whole last epoch, committed or not",
         (
             Edit(
-                "raftlog.quorum.fetcher:Fetcher._truncate",
+                "raftlog.quorum.log_ends:LogEnds.truncation_point",
                 "target = min(end_offset, local_end) if local_epoch == epoch else local_end",
-                "target = min(end_offset, max(log.epochs.last_start, log.start))",
+                "target = min(end_offset, max(self.epochs.last_start, self.start))",
             ),
             Edit("raftlog.quorum.fetcher:Fetcher._truncate", "if target < node.high_watermark:", "if False:"),
         ),
@@ -74,7 +74,7 @@ MUTANTS = (
         "a log that ends where the leader's epoch ends is told to diverge",
         (
             Edit(
-                "raftlog.quorum.log_state:LogState.divergence",
+                "raftlog.quorum.log_ends:LogEnds.divergence",
                 "epoch == last_epoch and offset <= end else",
                 "epoch == last_epoch and offset < end else",
             ),
@@ -87,7 +87,7 @@ MUTANTS = (
         "the leader does not compare epochs: whatever a follower has, it is given what comes behind",
         (
             Edit(
-                "raftlog.quorum.log_state:LogState.divergence",
+                "raftlog.quorum.log_ends:LogEnds.divergence",
                 "return None if epoch == last_epoch and offset <= end else (epoch, end)",
                 "return None",
             ),
