@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import selectors
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 
 import pytest
 from kill_writer import snapshot_of
+from prober import Prober
 from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 
 from raftlog.errors import FatalError
@@ -27,8 +24,6 @@ from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter
 
 PROBER = Path(__file__).with_name("flip_prober.py")
-WITHIN_S = 60.0
-"""Of what takes at most two probes of 10 s."""
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
 """In each file that matters."""
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
@@ -73,38 +68,9 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
     return {"closed": closed, "killed": killed}
 
 
-class Prober:
-    """The process that opens what is damaged."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROBER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def open(self, directory: Path, what: str) -> dict[str, Any]:
-        """What it finds. Fails if it does not come back, or dies."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{directory}\n")
-        process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            assert selector.select(WITHIN_S), f"{what}: opening it hangs"
-        line = process.stdout.readline()
-        assert line, f"{what}: the process that opened it has died, with {process.wait(10)}"
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def close(self) -> None:
-        """Over."""
-        self._process.kill()
-        self._process.communicate()
-
-
 @pytest.fixture
 def prober() -> Iterator[Prober]:
-    made = Prober()
+    made = Prober(PROBER)
     yield made
     made.close()
 

@@ -1,0 +1,128 @@
+"""Writes to partition replicas until it is killed, and says what has become durable: forks a writer for each line that it reads.
+
+What a round writes follows from its number and from what it began with, so that the test can do the same in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from partition_kit import open_rocks_partitions
+from storage_kit import make_chunk
+
+from raftlog.errors import StorageError
+from raftlog.storage.chunks import walk
+from raftlog.storage.partition_api import PartitionKey, PartitionStore
+
+WINDOW = 20
+WRITER_KEYS: tuple[PartitionKey, ...] = tuple((bytes([topic]) * 16, index) for topic in (1, 2) for index in range(4))
+
+Replicas = dict[PartitionKey, bytes]
+
+
+class Step(NamedTuple):
+    """One write: a chunk that ends at ``end``, or (None) a truncation to it; to 0: a deletion."""
+
+    key: PartitionKey
+    chunk: bytes | None
+    base: int
+    end: int
+
+
+def boundaries(content: bytes) -> list[int]:
+    """Where the batches of a replica end."""
+    return [end for _, end, _, _, _ in walk(content, 0)]
+
+
+def steps(round_: int, begun_with: Replicas) -> Iterator[Step]:
+    """For ever."""
+    rng = Random(f"steps {round_}")
+    ends = {key: boundaries(content) for key, content in begun_with.items()}
+    while True:
+        key = rng.choice(WRITER_KEYS)
+        known = ends.setdefault(key, [])
+        base, what = known[-1] if known else 0, rng.random()
+        if known and what < 0.05:
+            end = rng.choice([0, *known])
+            ends[key] = [one for one in known if one <= end]
+            yield Step(key, None, base, end)
+            continue
+        counts, body = ((2, 3), b"y" * 3000) if what > 0.8 else ((1,), b"body")
+        for count in counts:
+            known.append((known[-1] if known else 0) + count)
+        yield Step(key, make_chunk(base, *counts, epoch=round_, body=body), base, known[-1])
+
+
+def after(replicas: Replicas, step: Step) -> Replicas:
+    """What is stored after one step more."""
+    content = replicas.get(step.key, b"")
+    if step.chunk is not None:
+        content += step.chunk
+    else:
+        content = b"".join(
+            content[position:behind] for _, end, _, position, behind in walk(content, 0) if end <= step.end
+        )
+    changed = {**replicas, step.key: content}
+    return {key: one for key, one in changed.items() if one}
+
+
+def carry_out(store: PartitionStore, step: Step) -> None:
+    if step.chunk is not None:
+        store.append(step.key, step.chunk, step.base, step.end)
+    elif step.end:
+        store.truncate(step.key, step.end)
+    else:
+        store.delete(step.key)
+
+
+def read_all(directory: Path) -> tuple[PartitionStore, Replicas]:
+    """Open, recover and read everything."""
+    store = open_rocks_partitions(directory)
+    found = store.recover()
+    return store, {one.key: store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 40) for one in found}
+
+
+def say(what: str, number: int) -> None:
+    """One line, whole: a write to a pipe that is so short is not torn."""
+    os.write(1, f"{what} {number}\n".encode())
+
+
+async def write_for_ever(directory: Path, round_: int) -> None:
+    """Until killed."""
+    store, begun_with = read_all(directory)
+    window = asyncio.Semaphore(WINDOW)
+
+    def durable(error: StorageError | None, number: int) -> None:
+        assert error is None, error
+        say("durable", number)
+        window.release()
+
+    for number, step in enumerate(steps(round_, begun_with), start=1):
+        await window.acquire()
+        carry_out(store, step)
+        store.flush(lambda error, number=number: durable(error, number), inline=number % 2 == 0)
+
+
+def main() -> None:
+    """Fork a writer for each line."""
+    for line in sys.stdin:
+        directory, round_ = line.split()
+        pid = os.fork()
+        if not pid:
+            try:
+                say("pid", os.getpid())
+                asyncio.run(write_for_ever(Path(directory), int(round_)))
+            finally:
+                os._exit(1)
+        os.waitpid(pid, 0)
+        say("gone", pid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Partition replicas in a broker's directory: made once, found damaged or missing, opened in bounded time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from partition_kit import A0, A1, B7, KEYS, ends, flush, open_rocks_partitions, whole
+from storage_kit import IDENTITY, make_batch, make_chunk
+
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.storage.meta_file import META_FILE, format_storage
+from raftlog.storage.partition_files import PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE
+from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.storage.rocks_adapter import RocksPartitions
+
+RECORDS = 6
+
+
+async def fill(directory: Path) -> RocksPartitionStore:
+    """Every replica with two chunks, flushed; the store stays open."""
+    store = open_rocks_partitions(directory)
+    store.recover()
+    for base in (0, RECORDS // 2):
+        for key in KEYS:
+            store.append(key, make_chunk(base, 1, 2, body=b"x" * 300), base, base + 3)
+    assert await flush(store) is None
+    return store
+
+
+@pytest.fixture
+async def clean(tmp_path: Path) -> Path:
+    """Closed in order."""
+    (await fill(tmp_path / "clean")).close()
+    return tmp_path / "clean"
+
+
+@pytest.fixture
+async def crashed(tmp_path: Path) -> Path:
+    """A copy from under a running store, all of it in the WAL."""
+    store = await fill(tmp_path / "running")
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    store.close()
+    return tmp_path / "crashed"
+
+
+def recovered(directory: Path) -> dict[object, int]:
+    store = open_rocks_partitions(directory)
+    try:
+        found = ends(store.recover())
+        for key, end in found.items():
+            assert whole(store, key, end)
+        return found
+    finally:
+        store.close()
+
+
+async def test_an_unclean_end_loses_nothing_that_was_flushed(crashed: Path) -> None:
+    assert recovered(crashed) == dict.fromkeys(KEYS, RECORDS)
+
+
+async def test_what_a_crash_left_of_the_making_is_completed(tmp_path: Path) -> None:
+    assert recovered(tmp_path) == {}
+    # After the state was written, before the rename.
+    (tmp_path / PARTITIONS_DIRECTORY).rename(tmp_path / "partitions.new")
+    assert recovered(tmp_path) == {}
+    # Before the state was written.
+    (tmp_path / PARTITIONS_DIRECTORY).rename(tmp_path / "partitions.new")
+    (tmp_path / PARTITIONS_STATE_FILE).unlink()
+    assert recovered(tmp_path) == {}
+    assert not (tmp_path / "partitions.new").exists()
+
+
+async def test_lost_replicas_are_not_taken_for_new_ones(clean: Path) -> None:
+    shutil.rmtree(clean / PARTITIONS_DIRECTORY)
+    with pytest.raises(CorruptLogError, match="partition replicas of this broker are lost"):
+        open_rocks_partitions(clean)
+    assert not (clean / PARTITIONS_DIRECTORY).exists()
+
+
+async def test_a_missing_or_damaged_state_is_refused(clean: Path) -> None:
+    state = clean / PARTITIONS_STATE_FILE
+    good = state.read_bytes()
+    state.write_bytes(good.replace(b"true", b"True"))
+    with pytest.raises(CorruptLogError, match=state.name):
+        open_rocks_partitions(clean)
+    state.unlink()
+    with pytest.raises(CorruptLogError, match=f"{state.name} is missing"):
+        open_rocks_partitions(clean)
+
+
+async def test_replicas_put_back_from_an_older_copy_are_found(clean: Path, tmp_path: Path) -> None:
+    shutil.copytree(clean / PARTITIONS_DIRECTORY, tmp_path / "older")
+    store = open_rocks_partitions(clean)
+    store.recover()
+    store.append(A0, make_batch(RECORDS), RECORDS, RECORDS + 1)
+    store.close()
+    shutil.rmtree(clean / PARTITIONS_DIRECTORY)
+    shutil.copytree(tmp_path / "older", clean / PARTITIONS_DIRECTORY)
+    store = open_rocks_partitions(clean)
+    with pytest.raises(CorruptLogError, match=r"24 records, but was closed with 4 and 25"):
+        store.recover()
+    store.close()
+
+
+async def test_a_store_that_was_opened_and_not_recovered_knows_nothing_of_its_end(clean: Path) -> None:
+    open_rocks_partitions(clean).close()
+    assert recovered(clean) == dict.fromkeys(KEYS, RECORDS)
+
+
+def test_formatting_leaves_replicas_alone(tmp_path: Path) -> None:
+    format_storage(tmp_path, IDENTITY)
+    (tmp_path / PARTITIONS_DIRECTORY).mkdir()
+    (tmp_path / META_FILE).rename(tmp_path / f"{META_FILE}.tmp")
+    with pytest.raises(ConfigError, match=f"holds .*{PARTITIONS_DIRECTORY} but no {META_FILE}"):
+        format_storage(tmp_path, IDENTITY)
+
+
+async def test_only_an_unclean_end_is_probed(clean: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[Path] = []
+    monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
+    assert recovered(clean) == recovered(crashed)
+    assert probed == [crashed / PARTITIONS_DIRECTORY]
+
+
+async def test_a_tail_on_which_rocksdb_spins_ends_in_time(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
+    wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
+    with pytest.raises(CorruptLogError, match="unknown record type 5"):
+        open_rocks_partitions(crashed)
+    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: None)
+    with pytest.raises(StorageError, match="could not be opened within 1 s"):
+        open_rocks_partitions(crashed, probe_timeout_s=1.0)
+
+
+async def test_a_torn_tail_costs_the_torn_write_alone(crashed: Path) -> None:
+    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
+    good = wal.read_bytes()
+    for torn in (good[:-1], good[:-400], good[:-100] + bytes(100 + 4096)):
+        wal.write_bytes(torn)
+        scratch = crashed.with_name("scratch")
+        shutil.copytree(crashed, scratch)
+        # The last write was of the last key.
+        assert recovered(scratch) == {**dict.fromkeys(KEYS, RECORDS), KEYS[-1]: 3}
+        shutil.rmtree(scratch)
+
+
+async def test_damage_within_the_wal_is_named(crashed: Path) -> None:
+    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 4
+    wal.write_bytes(content)
+    with pytest.raises(CorruptLogError, match=rf"the record at byte \d+ of {wal.name} does not match its checksum"):
+        open_rocks_partitions(crashed)
+
+
+def _gap(rocks: RocksPartitions, name: bytes) -> None:
+    rocks.put(name, RECORDS + 1, make_batch(RECORDS + 1))
+
+
+def _wrong_crc(rocks: RocksPartitions, name: bytes) -> None:
+    batch = bytearray(make_batch(RECORDS))
+    batch[-1] ^= 1
+    rocks.put(name, RECORDS, bytes(batch))
+
+
+def _of_another_place(rocks: RocksPartitions, name: bytes) -> None:
+    rocks.put(name, RECORDS, make_batch(RECORDS + 1))
+
+
+def _epoch_back(rocks: RocksPartitions, name: bytes) -> None:
+    rocks.put(name, RECORDS, make_batch(RECORDS, epoch=0))
+
+
+@pytest.mark.parametrize("damage", [_gap, _wrong_crc, _of_another_place, _epoch_back])
+async def test_recovery_names_replica_and_offset(clean: Path, damage: Callable[[RocksPartitions, bytes], None]) -> None:
+    """Bytes that RocksDB vouches for, and that are wrong all the same."""
+    rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
+    damage(rocks, A1[0] + A1[1].to_bytes(4, "big"))
+    rocks.close()
+    store = open_rocks_partitions(clean)
+    with pytest.raises(CorruptLogError, match=f"partition 1 of topic {A1[0].hex()}: .*{RECORDS}") as caught:
+        store.recover()
+    assert caught.value.offset == RECORDS
+    with pytest.raises(CorruptLogError) as again:
+        store.append(B7, make_batch(0), 0, 1)
+    assert again.value is caught.value
+    store.close()
+
+
+async def test_a_replica_without_its_beginning_is_refused(clean: Path) -> None:
+    rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
+    rocks.replace_tail(B7[0] + B7[1].to_bytes(4, "big"), 0, (3, make_chunk(3, 1, 2)))
+    rocks.close()
+    store = open_rocks_partitions(clean)
+    with pytest.raises(CorruptLogError, match=f"partition 7 of topic {B7[0].hex()}: .*gap"):
+        store.recover()
+    store.close()
+
+
+async def test_damage_met_by_a_read_is_not_served(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_rocks_partitions(clean)
+    store.recover()
+    bad = bytearray(make_chunk(0, 1, 2, body=b"x" * 300))
+    bad[-1] ^= 1
+    monkeypatch.setattr(RocksPartitions, "scan", lambda *_: (one for one in [(0, bytes(bad))]))
+    with pytest.raises(CorruptLogError, match=f"partition 0 of topic {A0[0].hex()}: .*offset 1") as first:
+        whole(store, A0, RECORDS)
+    monkeypatch.undo()
+    with pytest.raises(CorruptLogError) as again:
+        store.append(B7, make_batch(RECORDS), RECORDS, RECORDS + 1)
+    assert again.value is first.value
+    store.close()
+
+
+async def test_the_space_of_deleted_replicas_comes_back(tmp_path: Path) -> None:
+    store = open_rocks_partitions(tmp_path)
+    store.recover()
+    for key in KEYS:
+        for base in range(0, 200, 2):
+            store.append(key, make_chunk(base, 1, 1, body=b"y" * 10_000), base, base + 2)
+    assert await flush(store) is None
+    store.close()
+    store = open_rocks_partitions(tmp_path)
+    store.recover()
+    before = store.used_bytes()
+    for key in (A0, A1, B7):
+        store.delete(key)
+    assert await flush(store) is None
+    # Waits for the compaction that has begun; what still waits for its turn comes at the next opening, or with RocksDB's own.
+    store._compaction._queue.put(None)
+    store._compaction._thread.join(30)
+    used = store.used_bytes()
+    assert used < 0.6 * before
+    assert len(whole(store, KEYS[3], 200)) > 2_000_000
+    store.close()
