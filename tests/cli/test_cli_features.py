@@ -15,10 +15,11 @@ def at(cluster):
 def test_describe(raftlog, at):
     rows = raftlog("features", "describe", *at, "--json").json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
+        ("broker.heartbeat.version", 1, 1),
         ("lao.version", 1, 1),
         ("metadata.version", 1, LATEST_METADATA_VERSION),
     ]
-    assert rows[1]["max_supported_version"] == LATEST_METADATA_VERSION
+    assert rows[2]["max_supported_version"] == LATEST_METADATA_VERSION
     assert "metadata.version" in raftlog("features", "describe", *at).out
 
 
