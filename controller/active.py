@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from controller.alter_partition import alter_partitions
+from controller.balance import LeaderBalance
 from controller.clients import ClientExpiry, close_client, find_result, open_client
 from controller.configs import alter_configs
-from controller.decision import Decision, refuse
+from controller.decision import Decision, check_record_bytes, refuse
 from controller.describe import describe_brokers
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.features import update_features
@@ -22,8 +23,11 @@ from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
+from controller.leader_elections import elect_leaders
 from controller.membership import Look, Membership
+from controller.partitions import create_partitions
 from controller.progress import ProgressPolicy
+from controller.reassignment import alter_reassignments, list_reassignments
 from controller.registration import register_broker, unregister_broker
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
@@ -41,6 +45,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 """Stands for any record but progress and no-op: that is all that the progress policy asks of a record."""
+
+WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
+"""Requests whose effect on partitions is never refused for its size: it is bounded by what the broker holds."""
 
 
 class ActiveController:
@@ -97,6 +104,7 @@ class ActiveController:
             )
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._expiry = ClientExpiry(settings, now)
+        self._balance = LeaderBalance(settings, now)
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
         # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
         self._observed = epoch_start_offset
@@ -116,6 +124,12 @@ class ActiveController:
         self._handlers["transfer_leadership"] = lambda request, now: decide_transfer(
             None if quorum is None else quorum(now), node_id, request
         )
+        self._handlers["create_partitions"] = lambda request, now: create_partitions(self.state, request)
+        self._handlers["alter_partition_reassignments"] = lambda request, now: alter_reassignments(self.state, request)
+        self._handlers["list_partition_reassignments"] = lambda request, now: list_reassignments(
+            self.state.committed, request
+        )
+        self._handlers["elect_leaders"] = lambda request, now: elect_leaders(self.state, request)
         self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
         self._handlers["close_client"] = lambda request, now: close_client(pending, request)
         self._handlers["update_features"] = lambda request, now: update_features(
@@ -148,7 +162,10 @@ class ActiveController:
                 result = find_result(self.pending, client, self._generation)
                 if result is not None:
                     return Decision([], duplicate=result)
-            return handler(getattr(request, kind), now)
+            decision = handler(getattr(request, kind), now)
+            if kind not in WHOLE:
+                check_record_bytes(decision.records, str(kind))
+            return decision
         except ApiError as error:
             return Decision([], None, error)
 
@@ -221,6 +238,7 @@ class ActiveController:
             or self.membership.first_set(now)
             or self._write_progress(now)
             or self._expiry.due(self.pending, now)
+            or self._balance.due(self.pending, self.state.committed, now)
         )
 
     def next_deadline(self) -> float:
@@ -233,6 +251,7 @@ class ActiveController:
             self.state.lag_watch.next_check,
             self.membership.next_deadline() if self.membership.is_static else math.inf,
             self._expiry.next_check,
+            self._balance.next_deadline(),
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )

@@ -8,15 +8,16 @@ with, so that a broker which came back with an empty disk can't be admitted by a
 from __future__ import annotations
 
 from controller.decision import Decision, check_record_count, refuse
+from controller.partition_change import RECOVERED, RECOVERING, Brokers, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
+from raftlog.metadata.fold import changed_partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-RECOVERED, RECOVERING = 0, 1
 UNKNOWN_EPOCH = -1
 TOPIC_ID_BYTES = 16
 
@@ -33,7 +34,7 @@ def alter_partitions(view: ImageView, settings: ControllerSettings, request: rpc
             try:
                 partition = _find(view, topic.topic_id, data)
                 _check(view, request, partition, data, changed)
-                results.append(_accept(request, partition, data, records, changed))
+                results.append(_accept(view, request, partition, data, records, changed))
             except ApiError as error:
                 results.append(_refused(data, error))
         topics.append(rpc.AlterPartitionTopicResult(topic_id=topic.topic_id, partitions=results))
@@ -142,44 +143,46 @@ def _ineligible(view: ImageView, member: pb.BrokerState) -> str:
 
 
 def _accept(
+    view: ImageView,
     request: rpc.AlterPartitionRequest,
     partition: Partition,
     data: rpc.AlterPartitionData,
     records: list[Record],
     changed: set[PartitionKey],
 ) -> rpc.AlterPartitionResult:
+    """Write what was proposed, if it changes anything. Raises NEW_LEADER_ELECTED, with the record written (rule 13).
+
+    A change that completes a reassignment also moves the leadership, if the leader is one of those that go.
+    """
     isr = [member.broker_id for member in data.new_isr_with_epochs]
-    recovery_state = data.leader_recovery_state
-    epoch = partition.partition_epoch
-    if isr != list(partition.isr) or recovery_state != partition.leader_recovery_state:
-        epoch += 1
-        changed.add((partition.topic_id, partition.index))
-        records.append(_change(request, partition, data, isr))
+    change = next_state(Brokers(view), partition, isr=isr, recovery_state=data.leader_recovery_state)
+    if change is None:
+        return _result(partition)
+    changed.add((partition.topic_id, partition.index))
+    # The record says who proposed what under which epochs, so that an audit needs nothing but the log.
+    change.proposer_id, change.proposer_epoch = request.broker_id, request.broker_epoch
+    change.isr_with_epochs.extend(data.new_isr_with_epochs)
+    if not change.HasField("isr"):
+        change.isr.ids.extend(partition.isr)
+    records.append(record(change))
+    after = changed_partition(partition, change)
+    if after.leader != request.broker_id:
+        raise refuse(
+            ErrorCode.NEW_LEADER_ELECTED,
+            f"the ISR is accepted and completes the reassignment to {list(after.replicas)}: the leader is now {after.leader}",
+            "new_isr_with_epochs",
+        )
+    return _result(after)
+
+
+def _result(partition: Partition) -> rpc.AlterPartitionResult:
     return rpc.AlterPartitionResult(
         partition_index=partition.index,
         leader_id=partition.leader,
         leader_epoch=partition.leader_epoch,
-        isr=isr,
-        leader_recovery_state=recovery_state,
-        partition_epoch=epoch,
-    )
-
-
-def _change(
-    request: rpc.AlterPartitionRequest, partition: Partition, data: rpc.AlterPartitionData, isr: list[int]
-) -> Record:
-    """The record says who proposed what under which epochs, so that an audit needs nothing but the log."""
-    state = data.leader_recovery_state
-    return record(
-        pb.PartitionChangeRecord(
-            partition_id=partition.index,
-            topic_id=partition.topic_id,
-            isr=pb.IdList(ids=isr),
-            leader_recovery_state=None if state == partition.leader_recovery_state else state,
-            proposer_id=request.broker_id,
-            proposer_epoch=request.broker_epoch,
-            isr_with_epochs=data.new_isr_with_epochs,
-        )
+        isr=partition.isr,
+        leader_recovery_state=partition.leader_recovery_state,
+        partition_epoch=partition.partition_epoch,
     )
 
 

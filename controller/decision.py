@@ -11,6 +11,10 @@ from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
+MAX_BATCH_BYTES = 8 << 20
+"""The most that one request may write. What fencing or replacing a broker writes is bounded by what it holds instead."""
+_FEW_RECORDS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -53,4 +57,17 @@ def check_record_count(count: int, limit: int) -> None:
     if count > limit:
         raise refuse(
             ErrorCode.POLICY_VIOLATION, f"the request needs {count} records, more than the {limit} of one batch"
+        )
+
+
+def check_record_bytes(records: list[Record], field: str) -> None:
+    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would hold up all behind it."""
+    if len(records) <= _FEW_RECORDS:
+        return  # No more than the request itself, which has a bound of its own.
+    size = sum(len(each.body) for each in records)
+    if size > MAX_BATCH_BYTES:
+        raise refuse(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the request would write {size} bytes, more than the {MAX_BATCH_BYTES} of one batch",
+            field,
         )

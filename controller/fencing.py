@@ -47,7 +47,7 @@ def unfence(view: ImageView, broker: Broker, reason: str = CAUGHT_UP) -> list[Re
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
     """Move everything off a broker that goes on serving reads until the others know the new leaders."""
-    moved = removals(view, broker.id)
+    moved = removals(view, broker.id, on_purpose=True)
     if broker.in_controlled_shutdown:
         return moved
     unvouched = f"{WITHOUT_HEARTBEATS}, " if broker.reason.startswith(WITHOUT_HEARTBEATS) else ""
@@ -69,4 +69,4 @@ def take_leave(view: ImageView, broker: Broker) -> list[Record]:
         in_controlled_shutdown=True,
         reason=CONTROLLED_SHUTDOWN,
     )
-    return [record(change), *removals(view, broker.id)]
+    return [record(change), *removals(view, broker.id, on_purpose=True)]

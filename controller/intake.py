@@ -43,7 +43,9 @@ class Intake:
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
+                field=request.WhichOneof("body") or "",
             )
         if len(self._queue) >= MAX_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")

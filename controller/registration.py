@@ -39,7 +39,8 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     epoch = state.next_offset
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
-        records.extend(removals(state.pending, old.id))
+        # It is about to be back, and leads again where it is the last member of an ISR: no reason for an unclean leader.
+        records.extend(removals(state.pending, old.id, on_purpose=True))
 
     def remember() -> None:
         state.forget(request.broker_id)

@@ -23,6 +23,12 @@ class ControllerSettings:
     """Partitions of a topic created with -1."""
     default_replication_factor: int = 3
     """Replication factor of a topic created with -1; lowered to the live brokers where there are fewer."""
+    auto_leader_rebalance_enable: bool = True
+    """Preferred leaders get their partitions back by themselves."""
+    leader_imbalance_check_interval_seconds: int = 300
+    """How often that is looked at."""
+    unclean_leader_election_interval_ms: int = 300_000
+    """How often topics that allow unclean leaders are looked through for partitions that need one."""
     max_records_per_request: int = 10_000
     """A request that would write more records is refused: a batch is committed whole, and holds up all behind it."""
     config_value_max_bytes: int = 32_768

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from controller.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.configs import check_config, config_record
 from controller.decision import Decision, check_record_count, refuse, wire_error
-from controller.elections import is_active
-from controller.placement import place
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
@@ -25,7 +24,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Decision:
     """Create topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
-    live = sorted(broker_id for broker_id, broker in state.pending.snapshot().brokers.items() if broker.active)
+    live = active_brokers(state.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
     results = []
@@ -61,7 +60,7 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> D
         except ApiError as error:
             results.append(rpc.DeletableTopicResult(name=name, error=wire_error(error)))
     check_record_count(len(records), state.settings.max_records_per_request)
-    return Decision(records, rpc.DeleteTopicsResponse(topics=results))
+    return Decision([] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results))
 
 
 def _create(
@@ -75,20 +74,17 @@ def _create(
         check_record_count(
             len(records) + 1 + len(configs) + len(topic.assignments), state.settings.max_records_per_request
         )
-        assignments = _manual(state.pending, topic, field)
+        assignments = _manual(state.pending, frozenset(live), topic, field)
     else:
         partitions = _partition_count(state, topic, f"{field}.num_partitions")
         replication_factor = _replication_factor(state, topic, len(live), f"{field}.replication_factor")
         check_record_count(len(records) + 1 + len(configs) + partitions, state.settings.max_records_per_request)
-        assignments = place(live, partitions, replication_factor, state.rng)
+        assignments = spread(state.pending, live, partitions, replication_factor, state.rng)
     topic_id = _new_topic_id(state)
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
     records.extend(configs)
-    active = set(live)
-    for index, replicas in enumerate(assignments):
-        records.append(
-            _partition_record(topic_id, index, replicas, [member for member in replicas if member in active])
-        )
+    active = frozenset(live)
+    records.extend(new_partition(topic_id, index, replicas, active) for index, replicas in enumerate(assignments))
     return rpc.CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
@@ -140,7 +136,7 @@ def _replication_factor(state: ControllerState, topic: rpc.CreatableTopic, live:
     return wanted
 
 
-def _manual(view: ImageView, topic: rpc.CreatableTopic, field: str) -> list[tuple[int, ...]]:
+def _manual(view: ImageView, live: Collection[int], topic: rpc.CreatableTopic, field: str) -> list[tuple[int, ...]]:
     """The assignment of the request, by partition. Counts, where given besides, must agree with it."""
     by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
     where = f"{field}.assignments"
@@ -154,23 +150,10 @@ def _manual(view: ImageView, topic: rpc.CreatableTopic, field: str) -> list[tupl
     if topic.replication_factor not in (0, DEFAULT, width):
         raise refuse(ErrorCode.INVALID_REQUEST, f"{width} replicas are assigned", f"{field}.replication_factor")
     for position, entry in enumerate(topic.assignments):
-        wrong = _wrong_replicas(view, entry.broker_ids, width)
+        wrong = wrong_new_replicas(view, entry.broker_ids, live, width)
         if wrong:
             raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, f"{where}[{position}].broker_ids")
     return [by_index[index] for index in range(len(by_index))]
-
-
-def _wrong_replicas(view: ImageView, broker_ids: Sequence[int], width: int) -> str:
-    if not broker_ids or len(set(broker_ids)) < len(broker_ids):
-        return f"{list(broker_ids)} is empty or names a broker twice"
-    if len(broker_ids) != width:
-        return f"{len(broker_ids)} replicas, other partitions have {width}"
-    for broker_id in broker_ids:
-        if broker_id not in view.brokers:
-            return f"broker {broker_id} is not registered"
-    if not any(is_active(view, broker_id) for broker_id in broker_ids):
-        return f"none of the brokers {list(broker_ids)} is live"
-    return ""
 
 
 def _new_topic_id(state: ControllerState) -> bytes:
@@ -178,8 +161,3 @@ def _new_topic_id(state: ControllerState) -> bytes:
         topic_id = state.rng.randbytes(16)
         if topic_id != NO_TOPIC_ID and topic_id not in state.pending.topics:
             return topic_id
-
-
-def _partition_record(topic_id: bytes, index: int, replicas: Sequence[int], isr: Sequence[int]) -> Record:
-    """A new partition: all live replicas are in sync, and the first of them leads."""
-    return record(pb.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=replicas, isr=isr, leader=isr[0]))

@@ -187,14 +187,13 @@ def _partition(image: ImageDraft, message: Any, offset: int, epoch: int) -> None
         _index(image, broker_id, key, present=True)
 
 
-def _partition_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
-    key = (message.topic_id, message.partition_id)
-    old = image.partitions[key]
+def changed_partition(old: Partition, message: Any) -> Partition:
+    """What a PartitionChangeRecord makes of a partition."""
     has = message.HasField
     replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
     new_leadership = has("leader") or not set(old.replicas) <= set(replicas)
-    new = Partition(
+    return Partition(
         old.topic_id,
         old.index,
         replicas,
@@ -206,12 +205,18 @@ def _partition_change(image: ImageDraft, message: Any, offset: int, epoch: int) 
         old.leader_epoch + 1 if new_leadership else old.leader_epoch,
         old.partition_epoch + 1,
     )
+
+
+def _partition_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+    key = (message.topic_id, message.partition_id)
+    old = image.partitions[key]
+    new = changed_partition(old, message)
     image.partitions[key] = new
     image.replace("partition", (), old, new)
-    if replicas != old.replicas:
-        for broker_id in sorted(set(old.replicas) - set(replicas)):
+    if new.replicas != old.replicas:
+        for broker_id in sorted(set(old.replicas) - set(new.replicas)):
             _index(image, broker_id, key, present=False)
-        for broker_id in sorted(set(replicas) - set(old.replicas)):
+        for broker_id in sorted(set(new.replicas) - set(old.replicas)):
             _index(image, broker_id, key, present=True)
 
 

@@ -62,7 +62,11 @@ class Wire(ABC):
         data = message.SerializeToString()
         if len(data) + 8 > max_bytes:
             name = self.item_type.__name__
-            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{name} of {len(data)} bytes; the transport takes {max_bytes}")
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{name} of {len(data)} bytes; the transport takes {max_bytes}",
+                field=_body(message),
+            )
         return data
 
     @property
@@ -169,3 +173,9 @@ WIRES: dict[Conversation, ConversationWires] = {
         SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)
     ),
 }
+
+
+def _body(message: Message) -> str:
+    """Which field of the oneof ``body`` is set, empty if there is none."""
+    oneof = message.DESCRIPTOR.oneofs_by_name.get("body")
+    return (message.WhichOneof("body") or "") if oneof is not None else ""

@@ -63,7 +63,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.registration:register_broker",
-                "records.extend(removals(state.pending, old.id))",
+                "records.extend(removals(state.pending, old.id, on_purpose=True))",
                 "pass",
             ),
         ),
@@ -80,7 +80,13 @@ MUTANTS = (
     Mutant(
         "leader-outside-isr",
         "a leader is chosen among all replicas that live",
-        (Edit("controller.elections:choose_leader", "broker_id in isr and (", "("),),
+        (
+            Edit(
+                "controller.partition_change:choose_leader",
+                "if replica in isr and active(replica)",
+                "if active(replica)",
+            ),
+        ),
         REPLICAS,
         RESTARTS,
     ),

@@ -96,6 +96,7 @@ def topic_config(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
+TOO_LARGE = "incremental_alter_configs"
 REFUSED = [
     pytest.param(topic_config("retention.mss", "1"), _E.INVALID_CONFIG, "resources[0].configs[0].name", id="no config"),
     pytest.param(topic_config("retention.ms", "x"), _E.INVALID_CONFIG, "resources[0].configs[0].value", id="no number"),
@@ -105,8 +106,12 @@ REFUSED = [
     pytest.param(topic("t", 1, 3), _E.INVALID_REPLICATION_FACTOR, "topics[0].replication_factor", id="replicas"),
     pytest.param(topic("t", 2**31 - 1), _E.POLICY_VIOLATION, "", id="more records than a batch takes"),
     pytest.param(setting("k", "v" * 40_000), _E.INVALID_CONFIG, "resources[0].configs[0].value", id="long value"),
-    pytest.param(setting("k", "v" * (REQUEST_BYTES + 1)), _E.MESSAGE_TOO_LARGE, "", id="above the request's limit"),
-    pytest.param(setting("k", "v" * (TRANSPORT_BYTES + 1)), _E.MESSAGE_TOO_LARGE, "", id="above the transport's limit"),
+    pytest.param(
+        setting("k", "v" * (REQUEST_BYTES + 1)), _E.MESSAGE_TOO_LARGE, TOO_LARGE, id="above the request's limit"
+    ),
+    pytest.param(
+        setting("k", "v" * (TRANSPORT_BYTES + 1)), _E.MESSAGE_TOO_LARGE, TOO_LARGE, id="above the transport's limit"
+    ),
 ]
 
 

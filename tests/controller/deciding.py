@@ -224,6 +224,24 @@ class Cell:
         assert [(error.error_code, error.field) for error in errors] == [(code, field)], errors
         assert self.soft_state() == before
 
+    def refused_reassignment(
+        self, message: rpc.AlterPartitionReassignmentsRequest, code: ErrorCode, field: str
+    ) -> None:
+        """The only partition of the request is refused in its result, and nothing changes."""
+        before = self.soft_state()
+        decision = self.decide(message)
+        assert decision.error is None
+        assert not decision.records
+        (result,) = decision.body.topics[0].partitions
+        assert (result.error.error_code, result.error.field) == (code, field), result.error
+        assert self.soft_state() == before
+
+    def allow_unclean(self, topic: str, *, value: str = "true") -> None:
+        """Set unclean.leader.election.enable of a topic; "": of all brokers."""
+        resource = rpc.AlterConfigsResource(resource_type=2 if topic else 4, resource_name=topic)
+        resource.configs.add(name="unclean.leader.election.enable", value=value)
+        assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
+
     def check_invariants(self) -> None:
         """What holds of every image."""
         image = self.pending.snapshot()

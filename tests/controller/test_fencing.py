@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from deciding import Cell
 
-from controller.elections import choose_leader
+from controller.partition_change import Brokers, Election, choose_leader
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
@@ -144,15 +144,20 @@ def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
 
 def test_the_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
     cell = Cell(brokers=3)
-    view = cell.pending
-    assert choose_leader(view, (3, 1, 2), (1, 2)) == 1
-    assert choose_leader(view, (3, 1, 2), (2, 3)) == 3
-    assert choose_leader(view, (9, 1), (9, 1)) == 1
-    assert choose_leader(view, (9,), (9,)) == -1
+    brokers, online = Brokers(cell.pending), Election.ONLINE
+    assert choose_leader(brokers, -1, (3, 1, 2), (1, 2), online) == 1
+    assert choose_leader(brokers, -1, (3, 1, 2), (2, 3), online) == 3
+    assert choose_leader(brokers, 2, (3, 1, 2), (2, 3), online) == 2
+    assert choose_leader(brokers, 2, (3, 1, 2), (2, 3), Election.PREFERRED) == 3
+    assert choose_leader(brokers, 2, (3, 1, 2), (1, 2), Election.PREFERRED) == 2
+    assert choose_leader(brokers, -1, (9, 1), (9, 1), online) == 1
+    assert choose_leader(brokers, -1, (9,), (9,), online) == -1
+    assert choose_leader(Brokers(cell.pending, leaving=3), 3, (3, 1, 2), (2, 3), online) == 2
     cell.silence(3)
-    assert choose_leader(view, (3, 1, 2), (2, 3)) == 2
-    assert choose_leader(view, (3, 1, 2), (3,)) == -1
-    assert choose_leader(view, (3, 1, 2), (3,), joining=3) == 3
+    brokers = Brokers(cell.pending)
+    assert choose_leader(brokers, 3, (3, 1, 2), (2, 3), online) == 2
+    assert choose_leader(brokers, 3, (3, 1, 2), (3,), online) == -1
+    assert choose_leader(Brokers(cell.pending, joining=3), -1, (3, 1, 2), (3,), online) == 3
 
 
 def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> None:

@@ -25,9 +25,14 @@ def test_in_order_with_its_bytes() -> None:
 def test_too_large_and_too_many_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
     queue = Intake(30.0)
+    too_large = request()
+    too_large.delete_topics.names.append("t" * intake.MAX_REQUEST_BYTES)
     with pytest.raises(ApiError) as refused:
         queue.add(None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
     assert (refused.value.code, refused.value.outcome_unknown) == (ErrorCode.MESSAGE_TOO_LARGE, False)
+    with pytest.raises(ApiError) as refused:
+        queue.add(None, too_large, 0.0)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
     queue.add(None, request(), 0.0)
     queue.add(None, request(), 0.0)
     with pytest.raises(ApiError) as refused:

@@ -73,8 +73,12 @@ def test_a_message_above_the_limit_is_a_typed_error() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     with pytest.raises(ApiError) as caught:
         wire.encode(controller_pb2.ControllerRequest(cluster_id="c" * 1000), 1000)
-    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "")
     assert not caught.value.outcome_unknown
+    topics = controller_pb2.DeleteTopicsRequest(names=["t" * 1000])
+    with pytest.raises(ApiError) as caught:
+        wire.encode(controller_pb2.ControllerRequest(delete_topics=topics), 1000)
+    assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
 
 
 @pytest.mark.parametrize("conversation", list(Conversation))

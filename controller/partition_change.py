@@ -1,0 +1,148 @@
+"""A partition's next state: who leads it, who is in its ISR, and whether its reassignment is complete. Every change is made here.
+
+The rules (kept together because each bends the others):
+
+* A leader is active and in the ISR. The present one stays if it can; else the first in replica order that can; else nobody.
+* Without eligible leader replicas (KIP-966) the ISR never becomes empty: its last member stays though it is gone, for nobody else
+  is known to hold every committed record.
+* An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is RECOVERING until it says otherwise.
+* A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added are in the ISR, and, where the
+  replicas become fewer, when all that stay are in it. Completing it is part of the change that makes it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import ImageView
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+NO_LEADER = -1
+RECOVERED, RECOVERING = 0, 1
+
+
+class Election(Enum):
+    """Who may become the leader."""
+
+    ONLINE = 0
+    """Somebody of the ISR, if the present leader cannot go on."""
+    PREFERRED = 1
+    """The first replica, if it can; else as ONLINE."""
+    UNCLEAN = 2
+    """As ONLINE; where that finds nobody, any live replica."""
+
+
+class Assignment(NamedTuple):
+    """Where a partition's replicas are and are to be."""
+
+    replicas: tuple[int, ...]
+    removing: tuple[int, ...]
+    adding: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas to have in the end."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas there were before."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
+
+
+class Brokers:
+    """Who may lead, seen from the middle of a decision: ``joining`` is about to be unfenced, ``leaving`` about to go."""
+
+    __slots__ = ("_brokers", "_joining", "_leaving")
+
+    def __init__(self, view: ImageView, *, joining: int = -1, leaving: int = -1) -> None:
+        self._brokers = view.brokers
+        self._joining, self._leaving = joining, leaving
+
+    def active(self, broker_id: int) -> bool:
+        """Whether a broker is registered, unfenced and not shutting down."""
+        if broker_id == self._leaving:
+            return False
+        if broker_id == self._joining:
+            return True
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.active
+
+
+def assignment_of(partition: Partition) -> Assignment:
+    """A partition's assignment as it is."""
+    return Assignment(partition.replicas, partition.removing_replicas, partition.adding_replicas)
+
+
+def choose_leader(
+    brokers: Brokers, present: int, replicas: Sequence[int], isr: Collection[int], election: Election
+) -> int:
+    """The leader among the members of the ISR, or NO_LEADER."""
+    active = brokers.active
+    if election is Election.PREFERRED and replicas[0] in isr and active(replicas[0]):
+        return replicas[0]
+    if present in isr and present in replicas and active(present):
+        return present
+    return next((replica for replica in replicas if replica in isr and active(replica)), NO_LEADER)
+
+
+def next_state(
+    brokers: Brokers,
+    partition: Partition,
+    *,
+    isr: Sequence[int] | None = None,
+    assignment: Assignment | None = None,
+    recovery_state: int | None = None,
+    election: Election = Election.ONLINE,
+) -> pb.PartitionChangeRecord | None:
+    """The record that makes a change true; None if nothing changes. ``isr`` empty: its last member is gone, and stays in it.
+
+    ``isr`` must be part of the replicas of ``assignment``.
+    """
+    wanted = assignment_of(partition) if assignment is None else assignment
+    members = partition.isr if isr is None else tuple(isr)
+    if wanted.adding or wanted.removing:
+        wanted, members = _completed(wanted, members)
+    leader = choose_leader(brokers, partition.leader, wanted.replicas, members, election)
+    if leader == NO_LEADER and election is Election.UNCLEAN:
+        leader = next(filter(brokers.active, wanted.replicas), NO_LEADER)
+        if leader != NO_LEADER:
+            members, recovery_state = (leader,), RECOVERING
+    return _record(partition, wanted, members or partition.isr, leader, recovery_state)
+
+
+def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment, tuple[int, ...]]:
+    """The assignment and ISR after completion, if it is time; else as they are."""
+    staying = tuple(member for member in members if member not in wanted.removing)
+    if not staying or not set(wanted.adding) <= set(members):
+        return wanted, members
+    target = wanted.target
+    if len(wanted.removing) > len(wanted.adding) and not set(target) <= set(staying):
+        return wanted, members
+    return Assignment(target, (), ()), staying
+
+
+def _record(
+    partition: Partition, wanted: Assignment, members: tuple[int, ...], leader: int, recovery_state: int | None
+) -> pb.PartitionChangeRecord | None:
+    """Only what differs is in the record: naming a leader, even the same one, begins a leader epoch."""
+    change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
+    if members != partition.isr:
+        change.isr.ids.extend(members)
+    if leader != partition.leader:
+        change.leader = leader
+    if recovery_state is not None and recovery_state != partition.leader_recovery_state:
+        change.leader_recovery_state = recovery_state
+    if wanted.replicas != partition.replicas:
+        change.replicas.ids.extend(wanted.replicas)
+    if wanted.removing != partition.removing_replicas:
+        change.removing_replicas.ids[:] = wanted.removing
+        change.removing_replicas.SetInParent()
+    if wanted.adding != partition.adding_replicas:
+        change.adding_replicas.ids[:] = wanted.adding
+        change.adding_replicas.SetInParent()
+    # partition_id and topic_id alone: nothing differs.
+    return change if len(change.ListFields()) > 1 + (partition.index != 0) else None

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def _request(
+    *wanted: tuple[int, list[int] | None], name: str = "t", **fields: Any
+) -> rpc.AlterPartitionReassignmentsRequest:
+    partitions = [
+        rpc.ReassignablePartition(partition_index=index, replicas=None if ids is None else pb.IdList(ids=ids))
+        for index, ids in wanted
+    ]
+    return rpc.AlterPartitionReassignmentsRequest(
+        topics=[rpc.ReassignableTopic(name=name, partitions=partitions)], **fields
+    )
+
+
+def _codes(response: rpc.AlterPartitionReassignmentsResponse) -> list[int]:
+    return [part.error.error_code for topic in response.topics for part in topic.partitions]
+
+
+def _reassign(cell: Cell, ids: list[int] | None, index: int = 0) -> None:
+    assert _codes(cell.send(_request((index, ids)))) == [0]
+
+
+def _propose(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> rpc.AlterPartitionResult:
+    """The leader proposes an ISR."""
+    partition = cell.partition(topic, index)
+    request = rpc.AlterPartitionRequest(broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch)
+    request.topics.add(topic_id=topic).partitions.add(
+        partition_index=index,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        new_isr_with_epochs=[
+            pb.BrokerState(broker_id=member, broker_epoch=cell.broker(member).epoch) for member in isr
+        ],
+    )
+    return cell.send(request).topics[0].partitions[0]
+
+
+def _assignment(cell: Cell, topic: bytes, index: int = 0) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    partition = cell.partition(topic, index)
+    return partition.replicas, partition.adding_replicas, partition.removing_replicas
+
+
+def _ongoing(cell: Cell, **fields: Any) -> dict[tuple[str, int], tuple[list[int], list[int], list[int], list[int]]]:
+    response = cell.send(rpc.ListPartitionReassignmentsRequest(**fields))
+    return {
+        (topic.name, one.partition_index): (
+            list(one.replicas),
+            list(one.adding_replicas),
+            list(one.removing_replicas),
+            list(one.isr),
+        )
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync() -> None:
+    cell = Cell(brokers=5)
+    topic = cell.create_on((1, 2, 3))
+    before = cell.partition(topic)
+    _reassign(cell, [4, 5, 3])
+    assert _assignment(cell, topic) == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr) == (1, (1, 2, 3)), "nothing moves before the new ones have caught up"
+    assert partition.leader_epoch == before.leader_epoch, "replicas were added only"
+    assert partition.partition_epoch == before.partition_epoch + 1
+    assert _ongoing(cell) == {("t", 0): ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])}
+
+    result = _propose(cell, topic, [1, 2, 3, 4])
+    assert (result.error_code, list(result.isr)) == (0, [1, 2, 3, 4])
+    assert _assignment(cell, topic)[1:] == ((4, 5), (1, 2)), "one of two is not all"
+
+    result = _propose(cell, topic, [1, 2, 3, 4, 5])
+    assert result.error_code == ErrorCode.NEW_LEADER_ELECTED
+    partition = cell.partition(topic)
+    assert _assignment(cell, topic) == ((4, 5, 3), (), ())
+    assert (partition.isr, partition.leader) == ((3, 4, 5), 4)
+    assert (partition.leader_epoch, partition.partition_epoch) == (before.leader_epoch + 1, before.partition_epoch + 3)
+    assert _ongoing(cell) == {}
+    cell.check_invariants()
+
+
+def test_the_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> None:
+    """Replicas that go begin a leader epoch, though the leader stays."""
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [1, 3])
+    epoch = cell.partition(topic).leader_epoch
+    result = _propose(cell, topic, [1, 2, 3])
+    assert (result.error_code, result.leader_id, result.leader_epoch) == (0, 1, epoch + 1)
+    assert list(result.isr) == [1, 3]
+    after = cell.partition(topic)
+    assert (after.isr, after.leader_epoch, after.partition_epoch) == ((1, 3), epoch + 1, result.partition_epoch)
+
+
+def test_the_record_of_a_completion_names_who_proposed_and_what() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 2])
+    partition = cell.partition(topic)
+    request = rpc.AlterPartitionRequest(broker_id=1, broker_epoch=cell.broker(1).epoch)
+    request.topics.add(topic_id=topic).partitions.add(
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        new_isr_with_epochs=[pb.BrokerState(broker_id=one, broker_epoch=cell.broker(one).epoch) for one in (1, 2, 3)],
+    )
+    (written,) = cell.decide(request).records
+    message = written.message
+    assert (message.proposer_id, message.proposer_epoch) == (1, cell.broker(1).epoch)
+    assert [member.broker_id for member in message.isr_with_epochs] == [1, 2, 3]
+    assert list(message.isr.ids) == [2, 3]
+    assert list(message.replicas.ids) == [3, 2]
+    assert message.HasField("adding_replicas")
+    assert message.HasField("removing_replicas")
+    assert not message.adding_replicas.ids
+    assert not message.removing_replicas.ids
+
+
+def test_cancelling_goes_back_and_drops_what_was_added_even_from_the_isr() -> None:
+    cell = Cell(brokers=5)
+    topic = cell.create_on((1, 2, 3))
+    _reassign(cell, [4, 5, 1])
+    _propose(cell, topic, [1, 2, 3, 4])
+    _reassign(cell, None)
+    assert set(cell.partition(topic).replicas) == {1, 2, 3}
+    assert _assignment(cell, topic)[1:] == ((), ())
+    assert cell.partition(topic).isr == (1, 2, 3)
+    assert cell.partition(topic).leader == 1
+    assert _ongoing(cell) == {}
+    cell.refused_reassignment(_request((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]")
+
+
+def test_a_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 4])
+    _propose(cell, topic, [1, 2, 3])
+    cell.silence(1, 2)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr) == (3, (3,))
+    # 1 and 2 may lack what 3 has acknowledged.
+    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.beat(1)
+    cell.beat(1)
+    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    _propose(cell, topic, [3, 1])
+    _reassign(cell, None)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr, set(partition.replicas)) == (1, (1,), {1, 2})
+    cell.check_invariants()
+
+
+def test_a_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 4])
+    _propose(cell, topic, [1, 2, 3])
+    cell.silence(1, 2)
+    cell.allow_unclean("t")
+    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    cell.beat(2)
+    cell.beat(2)
+    _reassign(cell, None)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (2, (2,), 1)
+    assert set(partition.replicas) == {1, 2}
+
+
+def test_a_second_reassignment_starts_from_where_the_first_did() -> None:
+    cell = Cell(brokers=6)
+    topic = cell.create_on((1, 2, 3))
+    _reassign(cell, [4, 5, 6])
+    _propose(cell, topic, [1, 2, 3, 4])
+    _reassign(cell, [5, 2, 3])
+    assert _assignment(cell, topic) == ((5, 2, 3, 1), (5,), (1,)), "4 and 6 are not wanted any more"
+    assert cell.partition(topic).isr == (1, 2, 3)
+    _reassign(cell, None)
+    assert set(_assignment(cell, topic)[0]) == {1, 2, 3}
+
+
+def test_fewer_replicas_wait_until_all_that_stay_are_in_sync() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.silence(2)
+    cell.join(2, incarnation="again")
+    assert cell.partition(topic).isr == (1, 3)
+    _reassign(cell, [2, 1])
+    assert _assignment(cell, topic) == ((2, 1, 3), (), (3,))
+    assert _propose(cell, topic, [1, 2, 3]).error_code == 0
+    assert _assignment(cell, topic) == ((2, 1), (), ())
+    assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((1, 2), 1)
+
+
+def test_what_is_complete_at_once_takes_one_record() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    decision = cell.decide(_request((0, [3, 2])))
+    assert len(decision.records) == 1
+    cell.propose(decision)
+    partition = cell.partition(topic)
+    assert _assignment(cell, topic) == ((3, 2), (), ())
+    assert (partition.isr, partition.leader) == ((2, 3), 3)
+    # Another order alone: nobody moves, but the first is the preferred leader from now on.
+    epoch = partition.leader_epoch
+    _reassign(cell, [2, 3])
+    partition = cell.partition(topic)
+    assert (partition.replicas, partition.leader, partition.leader_epoch) == ((2, 3), 3, epoch)
+    # And what is so already writes nothing.
+    assert cell.decide(_request((0, [2, 3]))).records == []
+
+
+def test_replicas_that_were_moved_away_are_indexed_no_more() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 2])
+    held = cell.pending.snapshot().replicas_of
+    assert (topic, 0) in held[3]
+    assert (topic, 0) in held[1]
+    _propose(cell, topic, [1, 2, 3])
+    held = cell.pending.snapshot().replicas_of
+    assert (topic, 0) not in held[1]
+    assert cell.partition(topic).leader == 3
+
+
+def test_a_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    cell.silence(3)
+    _reassign(cell, [3, 2])
+    assert _propose(cell, topic, [1, 2]).error_code == 0
+    assert _assignment(cell, topic)[1:] == ((3,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("index", "ids", "code", "field"),
+    [
+        (1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
+        (-1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
+        (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
+        (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
+        (0, [9], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
+        (0, [-1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
+        (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ""),
+    ],
+)
+def test_bad_reassignments_are_refused(index: int, ids: list[int] | None, code: ErrorCode, field: str) -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2, 3))
+    cell.refused_reassignment(_request((index, ids)), code, f"topics[0].partitions[0]{field}")
+
+
+def test_each_partition_has_its_own_result_and_twice_is_bad_both_times() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2), (1, 2), (1, 2))
+    codes = _codes(cell.send(_request((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
+    twice = ErrorCode.INVALID_REQUEST
+    assert codes == [0, ErrorCode.INVALID_REPLICA_ASSIGNMENT, twice, twice, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
+
+
+def test_the_replication_factor_may_be_held() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2))
+    request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
+    cell.refused_reassignment(request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas")
+    assert _codes(cell.send(_request((0, [1, 3]), allow_replication_factor_change=False))) == [0]
+    # Measured by what there was before, not by what is there while it lasts.
+    request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
+    cell.refused_reassignment(request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas")
+
+
+def test_validate_only_answers_the_same_and_writes_nothing() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    decision = cell.decide(_request((0, [2, 3]), (1, [1]), validate_only=True))
+    assert decision.records == []
+    assert _codes(decision.body) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert cell.partition(topic).adding_replicas == ()
+
+
+def test_more_than_a_batch_holds_is_refused_whole() -> None:
+    cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
+    cell.refused(_request(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, "")
+
+
+def test_what_is_listed_is_committed_and_what_was_asked_for() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1,), (1,), (1,), name="a")
+    cell.create_on((1,), name="b")
+    cell.send(_request((0, [2]), (2, [3]), name="a"))
+    cell.send(_request((0, [2]), name="b"))
+    assert sorted(_ongoing(cell)) == [("a", 0), ("a", 2), ("b", 0)]
+    listed = rpc.ListReassignmentsTopic
+    assert sorted(_ongoing(cell, topics=[listed(name="a"), listed(name="none")])) == [("a", 0), ("a", 2)]
+    assert sorted(_ongoing(cell, topics=[listed(name="a", partition_indexes=[2, 1, 9])])) == [("a", 2)]
+    cell.hold_commits = True
+    cell.send(_request((1, [2]), name="a"))
+    assert ("a", 1) not in _ongoing(cell)
+
+
+def test_fencing_during_a_reassignment_keeps_it_going() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 4])
+    cell.silence(1)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr) == (2, (2,))
+    assert _assignment(cell, topic) == ((3, 4, 1, 2), (3, 4), (1, 2))
+    assert _propose(cell, topic, [2, 3, 4]).error_code == ErrorCode.NEW_LEADER_ELECTED
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (3, (3, 4))
