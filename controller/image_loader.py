@@ -66,6 +66,11 @@ class CommittedImage:
             self._image = self._builder.snapshot()
         return self._image
 
+    @property
+    def state_bytes(self) -> int:
+        """Of the image, without making it."""
+        return self._builder.state_bytes
+
     def replace(self, image: Image) -> None:
         """Take over an image: that of a snapshot, or one that a leader had folded when it proposed and that is committed now."""
         self._image = image

@@ -579,7 +579,7 @@ class ControllerService:
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
         if self._load is None:
             try:
-                self.snapshots.tick(now, lambda: self._committed.image)
+                self.snapshots.tick(now, self._committed.state_bytes, lambda: self._committed.image)
             except FatalError as error:
                 self.failed(error)
         if not self._closed:

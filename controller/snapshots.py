@@ -27,8 +27,9 @@ ASK_AGAIN_S = 1.0
 """After a snapshot that was due could not be taken: metadata.version is too low."""
 SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
-"""A snapshot above SMALL_BYTES is followed by another one only after so many times its size of the log: a busy cluster with a large
-state would else spend a good part of its time writing the state down."""
+"""A state above SMALL_BYTES is written down only after so many times its size of the log: a busy cluster with a large state would
+else spend a good part of its time doing so. And a snapshot that is hardly smaller than its log saves nobody anything: replaying
+the one takes as long as loading the other."""
 RETENTION_EVERY_S = 10.0
 """How often it is asked whether the oldest snapshot may go: at most one does each time, as its space comes back late."""
 
@@ -64,17 +65,16 @@ def next_start(
 
 @dataclass(slots=True)
 class Trigger:
-    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock; ``last_bytes``: its size."""
+    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock."""
 
     since: float
     applied_bytes: int = 0
-    last_bytes: int = 0
 
-    def due(self, now: float, settings: ControllerSettings) -> bool:
-        """Whether it is time for another one."""
+    def due(self, now: float, state_bytes: int, settings: ControllerSettings) -> bool:
+        """Whether it is time for another one, of a state of this size."""
         least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
-        if self.last_bytes > SMALL_BYTES:
-            least_bytes = max(least_bytes, SNAPSHOT_GROWTH * self.last_bytes)
+        if state_bytes > SMALL_BYTES:
+            least_bytes = max(least_bytes, SNAPSHOT_GROWTH * state_bytes)
         if self.applied_bytes >= least_bytes:
             return True
         interval_ms = settings.metadata_log_max_snapshot_interval_ms
@@ -161,11 +161,14 @@ class Snapshots:
         """The image begins with a snapshot: one being taken of an older image is given up by the replica."""
         self.loaded += 1
         self._writing = None
-        self._trigger = Trigger(now, last_bytes=self._newest_bytes())
+        self._trigger = Trigger(now)
 
-    def tick(self, now: float, image: Callable[[], Image]) -> None:
-        """Take a snapshot if one is due, and let an old one go. ``image``: the committed one; making it may cost something."""
-        due = self._writing is None and now >= self._ask_at and self._trigger.due(now, self._settings)
+    def tick(self, now: float, state_bytes: int, image: Callable[[], Image]) -> None:
+        """Take a snapshot if one is due, and let an old one go.
+
+        ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
+        """
+        due = self._writing is None and now >= self._ask_at and self._trigger.due(now, state_bytes, self._settings)
         if due and not self.take(now, image()):
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
@@ -186,7 +189,6 @@ class Snapshots:
 
     def _taken(self, snapshot_id: SnapshotId, size: int) -> None:
         self._writing = None
-        self._trigger.last_bytes = size
         self.generated += 1
         self.generated_bytes, self.generated_at = size, self._trigger.since
         # Not from here: this may be inside a step of the replica.

@@ -11,7 +11,12 @@ import xxhash
 
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
-_encode = msgspec.msgpack.Encoder().encode
+entity_bytes = msgspec.msgpack.Encoder().encode
+"""The canonical bytes of an entity: of the tuple of its kind, key and fields."""
+bytes_hash = xxhash.xxh3_128_intdigest
+"""Of canonical bytes."""
+_HEADS: dict[tuple[str, int], bytes] = {}
+"""How the canonical bytes of an entity begin, by its kind and how those without it begin."""
 
 
 class Listener(msgspec.Struct, frozen=True, array_like=True):
@@ -155,7 +160,16 @@ def entity_hash(*content: object) -> int:
     The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up over parts of the state. It
     finds divergence and corruption; it is no defence against somebody who forges entities.
     """
-    return xxhash.xxh3_128_intdigest(_encode(content))
+    return bytes_hash(entity_bytes(content))
+
+
+def encoded_hash(kind: str, encoded: bytes) -> int:
+    """``entity_hash`` of a kind and the rest of the content, which is at hand as a MessagePack array of fewer than 15 elements."""
+    head = _HEADS.get((kind, encoded[0]))
+    if head is None:
+        assert 0x90 <= encoded[0] < 0x9F
+        head = _HEADS[kind, encoded[0]] = bytes((encoded[0] + 1,)) + entity_bytes(kind)
+    return bytes_hash(head + encoded[1:])
 
 
 def format_hash(state_hash: int) -> str:

@@ -24,7 +24,8 @@ from raftlog.metadata.entities import (
     Progress,
     Topic,
     Voters,
-    entity_hash,
+    bytes_hash,
+    entity_bytes,
 )
 
 PartitionKey = tuple[bytes, int]
@@ -62,6 +63,8 @@ class Image:
     progress: Progress | None = None
     voters: Voters | None = None
     """None: never named by the log, the configured set counts."""
+    state_bytes: int = 0
+    """Canonical bytes of all entities: about what a snapshot of it takes."""
 
     def snapshot(self) -> Image:
         """Itself."""
@@ -132,6 +135,7 @@ class ImageDraft:
         "partitions",
         "progress",
         "replicas_of",
+        "state_bytes",
         "state_hash",
         "timestamp_ms",
         "topic_ids",
@@ -144,7 +148,7 @@ class ImageDraft:
 
     def _reset(self, base: Image) -> None:
         self.offset, self.epoch, self.timestamp_ms = base.offset, base.epoch, base.timestamp_ms
-        self.state_hash = base.state_hash
+        self.state_hash, self.state_bytes = base.state_hash, base.state_bytes
         self.features = base.features.mutate()
         self.brokers = base.brokers.mutate()
         self.topics = base.topics.mutate()
@@ -179,13 +183,18 @@ class ImageDraft:
             self.leader,
             self.progress,
             self.voters,
+            self.state_bytes,
         )
         self._reset(image)
         return image
 
     def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
-        """Account an entity's change in the state hash."""
+        """Account an entity's change in the state hash and in the size of the state."""
         if old is not None:
-            self.state_hash -= entity_hash(kind, *key, old)
+            content = entity_bytes((kind, *key, old))
+            self.state_hash -= bytes_hash(content)
+            self.state_bytes -= len(content)
         if new is not None:
-            self.state_hash += entity_hash(kind, *key, new)
+            content = entity_bytes((kind, *key, new))
+            self.state_hash += bytes_hash(content)
+            self.state_bytes += len(content)

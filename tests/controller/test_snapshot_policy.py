@@ -36,24 +36,23 @@ SETTINGS = ControllerSettings(
     [(0, 10.0, False), (999, 69.9, False), (1000, 10.0, True), (1, 70.0, True), (0, 1e9, False)],
 )
 def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float, due: bool) -> None:
-    assert Trigger(10.0, applied).due(now, SETTINGS) is due
+    assert Trigger(10.0, applied).due(now, 0, SETTINGS) is due
 
 
 def test_a_large_state_is_written_down_less_often() -> None:
     settings = ControllerSettings()
     large = SMALL_BYTES + 1
-    assert Trigger(0.0, 20 << 20, last_bytes=SMALL_BYTES).due(0.0, settings)
-    assert not Trigger(0.0, 79 << 20, last_bytes=20 << 20).due(0.0, settings)
-    assert Trigger(0.0, 80 << 20, last_bytes=20 << 20).due(0.0, settings)
-    assert Trigger(0.0, 20 << 20, last_bytes=large).due(0.0, settings), (
-        "never less often than by bytes where four times is less"
-    )
-    assert Trigger(0.0, 1, last_bytes=20 << 20).due(3600.0, settings), "its age counts all the same"
+    assert Trigger(0.0, 20 << 20).due(0.0, SMALL_BYTES, settings)
+    assert not Trigger(0.0, 79 << 20).due(0.0, 20 << 20, settings)
+    assert Trigger(0.0, 80 << 20).due(0.0, 20 << 20, settings)
+    assert Trigger(0.0, 20 << 20).due(0.0, large, settings), "never less often than by bytes where four times is less"
+    assert not Trigger(0.0, 100 << 20).due(0.0, 100 << 20, settings), "all of it new: the log is as good as a snapshot"
+    assert Trigger(0.0, 1).due(3600.0, 20 << 20, settings), "its age counts all the same"
 
 
 def test_interval_0_means_never_for_its_age() -> None:
     settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
-    assert not Trigger(0.0, 1).due(1e12, settings)
+    assert not Trigger(0.0, 1).due(1e12, 0, settings)
 
 
 def held(*ends: int, at_ms: int = 0) -> list[Held]:
@@ -135,12 +134,12 @@ class Stage:
             SETTINGS, self.replica, cluster_id="c", generation=2, now=0.0, wall_clock_ms=lambda: self.now_ms
         )  # type: ignore[arg-type]
 
-    def tick(self, now: float, offset: int, **fields: Any) -> bool:
+    def tick(self, now: float, offset: int, *, state_bytes: int = 0, **fields: Any) -> bool:
         def made() -> Image:
             self.images += 1
             return image(offset, **fields)
 
-        self.snapshots.tick(now, made)
+        self.snapshots.tick(now, state_bytes, made)
         return self.replica.writing is not None
 
 
@@ -150,6 +149,7 @@ def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
     assert not stage.tick(1.0, 9)
     assert stage.images == 0, "no image is made for nothing"
     stage.snapshots.applied(1)
+    assert not stage.tick(1.0, 9, state_bytes=SMALL_BYTES + 1)
     assert stage.tick(1.1, 10)
     stage.snapshots.applied(500)
     assert stage.tick(1.2, 11)

@@ -12,7 +12,7 @@ from test_metadata_fold import fold, history, state
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import snapshot
-from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.entities import HASH_MASK, encoded_hash, entity_bytes, entity_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -88,7 +88,7 @@ FIELDS = [field.name for field in dataclasses.fields(Image)]
 
 def test_every_field_of_an_image_has_a_kind_that_fills_it() -> None:
     filled = [name for kind in snapshot.KINDS for name in kind.fields]
-    assert sorted([*filled, *snapshot.IN_HEADER]) == sorted(FIELDS)
+    assert sorted([*filled, *snapshot.IN_HEADER, *snapshot.DERIVED]) == sorted(FIELDS)
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -136,15 +136,48 @@ def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(monk
     assert content_of(image) == content
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 63, 64, 65, 1000])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_keys_are_sorted_in_small_steps_however_many_there_are(
+    count: int, skewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "SLICE_KEYS", 8)
+    monkeypatch.setattr(snapshot, "MERGE_RUNS", 3)
+    monkeypatch.setattr(snapshot, "MERGE_KEYS", 2)
+    keys = list(range(count))
+    if not skewed:
+        random.Random(count).shuffle(keys)
+    steps = snapshot._sorted_slowly(keys)
+    while True:
+        try:
+            assert next(steps) == b""
+        except StopIteration as stop:
+            found = list(stop.value)
+            break
+    assert found == list(range(count))
+
+
+def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> None:
+    image = everything()
+    state_hash = state_bytes = 0
+    for kind in snapshot.KINDS:
+        for key in kind.keys(image):
+            for content in kind.contents(image, key):
+                assert encoded_hash(kind.name, entity_bytes(content)) == entity_hash(kind.name, *content)
+                state_hash += entity_hash(kind.name, *content)
+                state_bytes += len(entity_bytes((kind.name, *content)))
+    assert (state_hash & HASH_MASK, state_bytes) == (image.state_hash, image.state_bytes)
+
+
 def test_the_writer_works_in_small_steps() -> None:
     """Counted, not timed: what a step encodes, hashes and collects is bounded."""
     image = large()
     done = {"hashed": 0, "keys": 0}
-    honest = snapshot.entity_hash
+    honest = snapshot.encoded_hash
 
-    def counted(*content: object) -> int:
+    def counted(kind: str, encoded: bytes) -> int:
         done["hashed"] += 1
-        return honest(*content)
+        return honest(kind, encoded)
 
     class Counted:
         def __init__(self, keys: object) -> None:
@@ -157,7 +190,7 @@ def test_the_writer_works_in_small_steps() -> None:
 
     kinds = tuple(kind._replace(keys=lambda image, kind=kind: Counted(kind.keys(image))) for kind in snapshot.KINDS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "entity_hash", counted)
+        patch.setattr(snapshot, "encoded_hash", counted)
         patch.setattr(snapshot, "KINDS", kinds)
         steps, sizes = [], []
         for piece in snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)):
@@ -205,7 +238,7 @@ def made(*entities: tuple[str, list[object]], state_hash: int = 0) -> bytes:
     header = SnapshotHeader("c", 0, 5, 1, 1)
     parts, offset = [encode_header(header)], 1
     for kind, contents in entities:
-        message = pb.SnapshotEntitiesRecord(kind=kind, entities=[snapshot._encode(content) for content in contents])
+        message = pb.SnapshotEntitiesRecord(kind=kind, entities=[entity_bytes(content) for content in contents])
         parts.append(batch.encode([record(message).data], base_offset=offset, epoch=1, timestamp_ms=1))
         offset += 1
     return b"".join([*parts, encode_footer(header, offset, state_hash)])
@@ -234,7 +267,5 @@ def test_what_is_intact_but_no_image_is_refused(content: bytes, says: str) -> No
 
 
 def test_the_hash_is_that_of_the_entities_loaded() -> None:
-    from raftlog.metadata.entities import entity_hash
-
     good = made(("feature", [("f", 1)]), state_hash=entity_hash("feature", "f", 1) & HASH_MASK)
     assert snapshot.load([good])[1].features["f"] == 1
