@@ -121,6 +121,13 @@ class Lifecycle:
         silent = self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
+    @property
+    def serve_until(self) -> float:
+        """When it has to take itself for fenced if it hears nothing before; -inf: it has to already."""
+        if self.epoch < 0 or self._stale or self.exit is not None:
+            return -NEVER
+        return self._contact_at + self._settings.fencing_timeout_ms / 1000
+
     def why_fenced(self, now: float) -> str:
         """For people: why it serves nothing, empty if it may serve."""
         if self.exit is not None:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from broker import reads
 from broker.read_gate import ReadGate
+from broker.replication.data_plane import BODIES as DATA_BODIES
+from broker.replication.data_plane import DataPlane
 from broker.view import View
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
@@ -47,6 +49,7 @@ class RequestServer:
         request_timeout_ms: int,
         why_fenced: Callable[[], str],
         describe: Callable[[], broker_pb2.DescribeBrokerResponse],
+        data: DataPlane | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._view = view
@@ -56,6 +59,7 @@ class RequestServer:
         self._request_timeout_ms = request_timeout_ms
         self._why_fenced = why_fenced
         self._describe = describe
+        self._data = data
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -105,6 +109,10 @@ class RequestServer:
             _send(link, request, describe_broker=self._describe())
         elif body == "write":
             self._forward(link, request)
+        elif body in DATA_BODIES:
+            if self._data is None:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+            self._data.request(request, partial(_send, link, request))
         else:
             why = self._why_fenced()
             image = self._gate.admit((link, request), request.read, self._loop.time(), why_fenced=why)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
 from broker.follower import FollowerEvents, MetadataFollower
-from broker.lifecycle import Exit, Lifecycle
+from broker.lifecycle import NEVER, Exit, Lifecycle
 from broker.membership import Membership
+from broker.partition.events import StandingChanged
 from broker.read_gate import ReadGate
+from broker.replication.data_plane import DataPlane
+from broker.replication.wiring import make_data_plane
 from broker.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from broker.view import View
@@ -24,6 +27,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.entities import Process, format_hash
 from raftlog.metadata.image import Image
+from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptor, Conversation, Listener, Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -36,6 +40,9 @@ class BrokerService:
 
     ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to end; ``stop`` leaves the cluster
     in order (controlled shutdown) and makes ``run`` return.
+
+    ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it, after this. None: the broker keeps
+    no partitions. ``wall_clock_ms`` stamps the records that it is given.
     """
 
     def __init__(
@@ -46,6 +53,8 @@ class BrokerService:
         process: Process,
         incarnation_id: str,
         rng: random.Random,
+        store: PartitionStore | None = None,
+        wall_clock_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -54,6 +63,7 @@ class BrokerService:
         self._closed = False
         self._done: asyncio.Future[Exit] = self._loop.create_future()
         self._view = View(settings.broker_id, max_bytes=settings.image_max_bytes)
+        self._shown: Image | None = None
         self._lifecycle = Lifecycle(
             settings.lifecycle,
             broker_id=settings.broker_id,
@@ -84,6 +94,17 @@ class BrokerService:
             settings=settings.follower,
             rng=_split(rng),
         )
+        self.data: DataPlane | None = None
+        if store is not None:
+            self.data = make_data_plane(
+                settings,
+                transport,
+                store,
+                ControllerClient(transport, settings.controllers, rng=_split(rng)),
+                standing=self._standing,
+                wall_clock_ms=wall_clock_ms,
+                failed=self._failed,
+            )
         gate: ReadGate[Pending] = ReadGate(
             self._view, max_parked=settings.max_parked_reads, default_timeout_ms=settings.request_timeout_ms
         )
@@ -95,6 +116,7 @@ class BrokerService:
             request_timeout_ms=settings.request_timeout_ms,
             why_fenced=self.why_fenced,
             describe=self.describe,
+            data=self.data,
         )
 
     # --- from outside -------------------------------------------------------------------------------------------------
@@ -115,8 +137,15 @@ class BrokerService:
         return self._lifecycle.exit
 
     async def start(self, *, extra_handlers: Sequence[Any] = ()) -> None:
-        """Listen, then begin to follow and to register. Raises ConfigError if the address can't be bound."""
+        """Recover, listen, then begin to follow and to register.
+
+        Raises ConfigError if the address can't be bound, CorruptLogError and StorageError for what the store holds.
+        """
         acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
+        if self.data is not None:
+            # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
+            self.data.recover()
+            acceptors[Conversation.REPLICA_FETCH] = self.data.accept
         self._listener = await self._transport.listen(self._settings.listen, acceptors, extra_handlers=extra_handlers)
         host, _, port = self._listener.address.rpartition(":")
         self._membership.start(self._settings.advertised_host or host, self._settings.advertised_port or int(port))
@@ -147,6 +176,8 @@ class BrokerService:
         self._membership.close()
         self._follower.close()
         self.requests.close()
+        if self.data is not None:
+            self.data.close()
         self._writes.close()
         if self._listener is not None:
             await self._listener.close()
@@ -202,6 +233,15 @@ class BrokerService:
         self._lifecycle.metadata_applied(view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats)
         self.requests.released()
         self._membership.pump()
+        if self.data is not None and self._view.tip is not self._shown:
+            self._shown = self._view.tip
+            self.data.image_moved(self._shown, self._view.changes.take())
+
+    def _standing(self) -> StandingChanged:
+        """What this broker knows of itself: asked before each step of the data plane."""
+        why = self.why_fenced()
+        serve_until = self._lifecycle.serve_until if not why else -NEVER
+        return StandingChanged(self._lifecycle.epoch, serve_until, why)
 
     def _heard(self) -> None:
         """A heartbeat was answered: it may have told a new LAO, and so made room in the view."""

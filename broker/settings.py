@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broker.partition.settings import PartitionSettings
+from broker.replication.settings import ReplicationSettings
 from raftlog.errors import ConfigError
 from raftlog.metadata import versions
 
@@ -101,3 +103,6 @@ class BrokerSettings:
     """Of log and images kept above the image at LAO; beyond it the broker stops reading the log until LAO moves."""
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     follower: FollowerSettings = field(default_factory=FollowerSettings)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    partitions: PartitionSettings | None = None
+    """None: the defaults. Its ids are this broker's, whatever it says."""

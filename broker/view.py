@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import NamedTuple
 
+from broker.replication.changes import ChangeCollector
 from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import Broker
@@ -52,6 +53,8 @@ class View:
         self._broker_id = broker_id
         self._max_bytes = max_bytes
         self.controller_epoch = 0
+        self.changes = ChangeCollector()
+        """What was touched since it was last taken: for who looks at the tip only."""
         self._clear(generation=-1)
 
     def _clear(self, generation: int) -> None:
@@ -59,6 +62,7 @@ class View:
         self.high_watermark = UNKNOWN
         self._tip = self._oldest = Image()
         self._builder = ImageBuilder(self._tip)
+        self.changes.everything()
         self._chunks: list[_Chunk] = []
         self._between: list[_Between] = []
         self._bytes = 0
@@ -159,6 +163,7 @@ class View:
         batches = self._decode(chunk, high_watermark)
         for header, records in batches:
             self._builder.apply_decoded(header, records)
+            self.changes.note(records)
             self._note_membership(header.epoch)
         if self._chunks:
             kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))
@@ -180,6 +185,7 @@ class View:
             return False
         self._tip = self._oldest = image
         self._builder = ImageBuilder(image)
+        self.changes.everything()
         self._chunks, self._between, self._bytes = [], [], 0
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None

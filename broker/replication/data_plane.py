@@ -1,0 +1,345 @@
+"""The broker's partition replicas at work: events in, effects carried out in order, on the store, the links and one timer.
+
+Nothing is decided here. What the pure part promises rests on three things that this shell does: effects are carried out in their
+order before the next event; a Flushed is stepped only when the disk has said so; and after any error of the store nothing more is
+stepped and nothing more is answered: who waits is told by a closed link, and what it means is *outcome unknown*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from broker.partition import events as ev
+from broker.partition.api import PartitionReplicas
+from broker.replication.figures import Figures
+from broker.replication.follower_sessions import FollowerSessions
+from broker.replication.leader_links import LeaderLinks
+from broker.replication.settings import ReplicationSettings
+from broker.replication.space import SpaceReserve
+from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
+from raftlog.metadata.image import Image
+from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
+from raftlog.transport.api import Acceptor, Transport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+log = structlog.get_logger(__name__)
+
+CHECK_EVERY_S = 1.0
+"""How often the disk's free space and silent leaders are looked at."""
+INLINE_APPENDS_MAX = 4
+"""A flush of more writes than this is not done on the loop: others wait already."""
+NEVER = float("inf")
+BODIES = frozenset({"produce", "fetch", "list_offsets"})
+"""The bodies of a BrokerRequest that are served here."""
+
+Answer = Callable[..., None]
+"""Sends the answer to one request, as a field of BrokerResponse."""
+MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas]
+
+
+class DataPlane:
+    """The shell. ``standing`` is asked before each step. ``failed`` is called once, when the broker must stop."""
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        transport: Transport,
+        store: PartitionStore,
+        controllers: ControllerClient,
+        *,
+        cluster_id: str,
+        make_replicas: MakeReplicas,
+        standing: Callable[[], ev.StandingChanged],
+        wall_clock_ms: Callable[[], int],
+        failed: Callable[[FatalError], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._store = store
+        self._controllers = controllers
+        self._cluster_id = cluster_id
+        self._make_replicas = make_replicas
+        self._standing = standing
+        self._wall_clock_ms = wall_clock_ms
+        self._failed = failed
+        self._replicas: PartitionReplicas | None = None
+        self._events: deque[ev.Event] = deque()
+        self._stepping = False
+        self._stood: ev.StandingChanged | None = None
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._checks: asyncio.TimerHandle | None = None
+        self._flush_token = -1
+        self._flush_due = False
+        self._appends = 0
+        self._links = LeaderLinks(transport, self.step, silence_s=settings.replica_socket_timeout_ms / 1000)
+        self._sessions = FollowerSessions(self.step)
+        self.space = SpaceReserve(settings.free_space_reserve_bytes)
+        self.figures = Figures()
+        self._carry_out: dict[type[Any], Callable[[Any], None]] = {
+            ev.Append: self._append,
+            ev.Truncate: self._truncate,
+            ev.Delete: self._delete,
+            ev.Flush: self._flush_wanted,
+            ev.AnswerProduce: self._answer_produce,
+            ev.AnswerFetch: self._answer_fetch,
+            ev.AnswerReplicaFetch: self._answer_replica_fetch,
+            ev.WantLink: self._want_link,
+            ev.DropLink: self._drop_link,
+            ev.SendReplicaFetch: self._send_replica_fetch,
+            ev.SendAlterPartition: self._send_alter_partition,
+            ev.Note: self._note,
+        }
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+
+    @property
+    def accept(self) -> Acceptor:
+        """Of the links of followers."""
+        return self._sessions.accept
+
+    @property
+    def replicas(self) -> PartitionReplicas:
+        """The pure part, once recovered: for questions, not for steps."""
+        assert self._replicas is not None, "not recovered yet"
+        return self._replicas
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the store was read: before, nothing is served."""
+        return self._replicas is not None
+
+    def recover(self) -> None:
+        """Check the store and begin with what it holds. Raises CorruptLogError, StorageError."""
+        found = self._store.recover()
+        self._replicas = self._make_replicas(found, self._loop.time())
+        log.info("partition replicas recovered", replicas=len(found), records=sum(one.end_offset for one in found))
+        self._check()
+        self._arm()
+
+    def image_moved(self, image: Image, changes: ev.Changes | None) -> None:
+        """The broker's newest image."""
+        self.step(ev.ImageMoved(image, changes))
+
+    def request(self, request: broker_pb2.BrokerRequest, answer: Answer) -> None:
+        """One request of a client with one of ``BODIES``. Raises ApiError."""
+        if self._over or self._replicas is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+        body = request.WhichOneof("body")
+        if body == "fetch":
+            self.step(ev.FetchReceived(request.fetch, answer))
+        elif body == "list_offsets":
+            self._stand()
+            answer(list_offsets=self._replicas.list_offsets(request.list_offsets, self._loop.time()))
+        elif self.space.low:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.refusal)
+        else:
+            self.figures.produce_requests += 1
+            self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), (answer, self._loop.time())))
+
+    def describe_led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
+        """The ISRs of what this broker leads (KIP-24)."""
+        if self._over or self._replicas is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+        self._stand()
+        return self._replicas.describe_led(request, self._loop.time())
+
+    def close(self) -> None:
+        """Stop, telling nobody. The store stays open. Idempotent."""
+        if not self._over:
+            self._over = True
+            self._stop()
+
+    # --- stepping -----------------------------------------------------------------------------------------------------
+
+    def step(self, event: ev.Event) -> None:
+        """Take an event; one that comes while another is worked on waits its turn."""
+        if self._over or self._replicas is None:
+            return
+        self._events.append(event)
+        if not self._stepping:
+            self._run()
+
+    def _stand(self) -> None:
+        """Tell the replicas what this broker knows of itself, if that is news."""
+        standing = self._standing()
+        if standing != self._stood and not self._over and self._replicas is not None:
+            self._stood = standing
+            self._events.append(standing)
+            if not self._stepping:
+                self._run()
+
+    def _run(self) -> None:
+        assert self._replicas is not None
+        self._stepping = True
+        try:
+            standing = self._standing()
+            if standing != self._stood:
+                self._stood = standing
+                self._events.appendleft(standing)
+            while self._events and not self._over:
+                for effect in self._replicas.step(self._events.popleft(), self._loop.time()):
+                    self._carry_out[type(effect)](effect)
+        except FatalError as error:
+            self._fail(error)
+        except Exception as error:
+            # Half a step was carried out: nothing that follows could be trusted.
+            self._fail(FatalError(f"the data plane failed: {error!r}"))
+            raise
+        finally:
+            self._stepping = False
+        self._arm()
+
+    def _arm(self) -> None:
+        """One timer. It may be early, never late."""
+        if self._over or self._replicas is None:
+            return
+        at = self._replicas.next_deadline()
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at != NEVER:
+            self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.step(ev.Tick())
+
+    def _check(self) -> None:
+        """Once a second: room on the disk, and leaders that do not answer."""
+        if self._over:
+            return
+        try:
+            if self.space.reserve_bytes and self.space.measured(self._store.free_bytes()):
+                log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
+        except FatalError as error:
+            self._fail(error)
+            return
+        self._links.check(self._loop.time())
+        self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
+
+    # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def _append(self, effect: ev.Append) -> None:
+        self._store.append(effect.key, effect.chunk, effect.base_offset, effect.end_offset)
+        self._appends += 1
+        self.figures.appended(len(effect.chunk), effect.end_offset - effect.base_offset)
+
+    def _truncate(self, effect: ev.Truncate) -> None:
+        self._store.truncate(effect.key, effect.end_offset)
+
+    def _delete(self, effect: ev.Delete) -> None:
+        self._store.delete(effect.key)
+
+    def _flush_wanted(self, effect: ev.Flush) -> None:
+        """Flushes of one turn of the loop are one: it begins when all that has arrived was worked on."""
+        self._flush_token = max(self._flush_token, effect.token)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._over:
+            return
+        self._flush_due = False
+        inline, self._appends = self._appends <= INLINE_APPENDS_MAX, 0
+        begun = self._loop.time()
+        try:
+            self._store.flush(partial(self._flushed, self._flush_token, begun), inline=inline)
+        except FatalError as error:
+            self._fail(error)
+
+    def _flushed(self, token: int, begun: float, error: StorageError | None) -> None:
+        if error is not None:
+            self._fail(error)
+        else:
+            self.figures.flush.observe(self._loop.time() - begun)
+            self.step(ev.Flushed(token))
+
+    def _fail(self, error: FatalError) -> None:
+        """Stop loudly: from here on nothing is acknowledged."""
+        if self._over:
+            return
+        self._over = True
+        log.critical("the data plane stops", error=str(error))
+        self._stop()
+        self._failed(error)
+
+    def _stop(self) -> None:
+        for timer in (self._timer, self._checks):
+            if timer is not None:
+                timer.cancel()
+        self._events.clear()
+        self._links.close()
+        self._sessions.close()
+        self._controllers.close()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        answer, begun = effect.reply_to
+        self.figures.produce.observe(self._loop.time() - begun)
+        answer(produce=effect.response)
+
+    def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
+        total = 0
+        for read in effect.reads:
+            if total >= effect.max_bytes:
+                break
+            records = self._read(read)
+            total += len(records)
+            effect.response.partitions[read.index].records = records
+        self.figures.bytes_out += total
+        effect.reply_to(fetch=effect.response)
+
+    def _answer_replica_fetch(self, effect: ev.AnswerReplicaFetch) -> None:
+        for read in effect.reads:
+            records = self._read(read)
+            self.figures.replication_bytes_out += len(records)
+            effect.response.partitions[read.index].records = records
+        self._sessions.answer(effect.session, effect.response)
+
+    def _read(self, read: ev.Read) -> bytes:
+        return self._store.read(read.key, read.offset, until=read.until, max_bytes=read.max_bytes)
+
+    # --- other brokers and the controller -------------------------------------------------------------------------------
+
+    def _want_link(self, effect: ev.WantLink) -> None:
+        self._links.want(effect.leader_id, effect.endpoint)
+
+    def _drop_link(self, effect: ev.DropLink) -> None:
+        self._links.drop(effect.leader_id)
+
+    def _send_replica_fetch(self, effect: ev.SendReplicaFetch) -> None:
+        self._links.send(effect.leader_id, effect.request, self._loop.time())
+
+    def _send_alter_partition(self, effect: ev.SendAlterPartition) -> None:
+        request = controller_pb2.ControllerRequest(cluster_id=self._cluster_id, alter_partition=effect.request)
+        future = self._controllers.send(request, self._settings.alter_partition_timeout_ms / 1000)
+        future.add_done_callback(self._alter_partition_answered)
+
+    def _alter_partition_answered(self, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+        if self._over:
+            future.exception()  # Looked at: nobody is left to whom it matters.
+            return
+        try:
+            response = checked(future.result())
+        except ApiError as error:
+            log.info("the controller did not take an ISR change", error=str(error))
+            self.step(ev.AlterPartitionFailed(error.code, error.outcome_unknown))
+        else:
+            self.step(ev.AlterPartitionAnswered(response.alter_partition))
+
+    def _note(self, effect: ev.Note) -> None:
+        log.info(effect.event, **effect.fields)

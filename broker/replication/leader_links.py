@@ -1,0 +1,109 @@
+"""The links of a follower: one to each broker that leads something it has a replica of, dialled again as long as it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from broker.partition.events import LinkLost, LinkOpened, ReplicaFetchAnswered
+from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+LinkEvent = LinkOpened | LinkLost | ReplicaFetchAnswered
+NEVER = float("inf")
+
+
+class LeaderLink:
+    """The link to one leader. Answers of an earlier link are dropped; a leader that is silent for too long is hung up on."""
+
+    def __init__(self, transport: Transport, leader_id: int, endpoint: str, step: Callable[[LinkEvent], None]) -> None:
+        self.leader_id, self.endpoint = leader_id, endpoint
+        self._step = step
+        self._closed = False
+        # Of the fetches without an answer, in order: when the answer is overdue.
+        self._overdue: dict[int, float] = {}
+        self._dialer: Dialer = transport.dial(endpoint, Conversation.REPLICA_FETCH, self)
+
+    def opened(self, link: Link) -> None:
+        """A new link is a new session."""
+        if not self._closed:
+            self._overdue.clear()
+            self._step(LinkOpened(self.leader_id))
+
+    def closed(self, link: Link, reason: str) -> None:
+        """No answer comes any more; the dialer connects again."""
+        if not self._closed:
+            self._overdue.clear()
+            self._step(LinkLost(self.leader_id))
+
+    def received(self, link: Link, messages: Sequence[pb.ReplicaFetchResponse]) -> None:
+        """Answers on the present link; one that nothing asked for is dropped."""
+        for message in messages:
+            if not self._closed and link is self._dialer.link and message.correlation_id in self._overdue:
+                del self._overdue[message.correlation_id]
+                self._step(ReplicaFetchAnswered(self.leader_id, message))
+
+    def send(self, request: pb.ReplicaFetchRequest, overdue_at: float) -> None:
+        """Send a fetch, if there is a link; if not, the report that it is lost is on its way."""
+        link = self._dialer.link
+        if link is None:
+            return
+        try:
+            link.send(request)
+        except LinkClosedError:
+            return
+        self._overdue[request.correlation_id] = overdue_at
+
+    def check(self, now: float) -> None:
+        """Hang up on a leader that owes an answer for too long: a process that has stopped leaves its connections open."""
+        link = self._dialer.link
+        if link is not None and next(iter(self._overdue.values()), NEVER) < now:
+            log.warning("a leader does not answer", leader=self.leader_id, endpoint=self.endpoint)
+            link.close("a fetch was not answered in time")
+
+    def close(self) -> None:
+        """Hang up for good."""
+        self._closed = True
+        self._dialer.close()
+
+
+class LeaderLinks:
+    """All of them. ``silence_s``: how much later than it may be parked a fetch must be answered."""
+
+    def __init__(self, transport: Transport, step: Callable[[LinkEvent], None], *, silence_s: float) -> None:
+        self._transport = transport
+        self._step = step
+        self._silence_s = silence_s
+        self._links: dict[int, LeaderLink] = {}
+
+    def want(self, leader_id: int, endpoint: str) -> None:
+        """Keep a link there from now on."""
+        known = self._links.get(leader_id)
+        if known is not None:
+            if known.endpoint == endpoint:
+                return
+            known.close()
+        self._links[leader_id] = LeaderLink(self._transport, leader_id, endpoint, self._step)
+
+    def drop(self, leader_id: int) -> None:
+        """Nothing is followed from there any more."""
+        known = self._links.pop(leader_id, None)
+        if known is not None:
+            known.close()
+
+    def send(self, leader_id: int, request: pb.ReplicaFetchRequest, now: float) -> None:
+        """A fetch to a leader that is wanted."""
+        self._links[leader_id].send(request, now + request.max_wait_ms / 1000 + self._silence_s)
+
+    def check(self, now: float) -> None:
+        """Look for leaders that do not answer; now and then."""
+        for link in list(self._links.values()):
+            link.check(now)
+
+    def close(self) -> None:
+        """Hang up on all."""
+        for leader_id in list(self._links):
+            self.drop(leader_id)

@@ -1,0 +1,49 @@
+"""How a broker's data plane is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from broker.partition.api import PartitionReplicas
+from broker.partition.events import StandingChanged
+from broker.partition.settings import PartitionSettings
+from broker.replication.data_plane import DataPlane
+from broker.settings import BrokerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import FatalError
+from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
+from raftlog.transport.api import Transport
+
+
+def make_data_plane(
+    settings: BrokerSettings,
+    transport: Transport,
+    store: PartitionStore,
+    controllers: ControllerClient,
+    *,
+    standing: Callable[[], StandingChanged],
+    wall_clock_ms: Callable[[], int],
+    failed: Callable[[FatalError], None],
+) -> DataPlane:
+    """The data plane of one broker over its store; ``recover`` comes next. ``controllers`` becomes its own."""
+    given = settings.partitions or PartitionSettings(settings.broker_id, settings.cluster_id)
+    of_partitions = replace(given, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
+
+    def make_replicas(found: Sequence[RecoveredPartition], now: float) -> PartitionReplicas:
+        from broker.partition import manager  # type: ignore[attr-defined]
+
+        replicas: PartitionReplicas = manager.Partitions(of_partitions, found, now)
+        return replicas
+
+    return DataPlane(
+        settings.replication,
+        transport,
+        store,
+        controllers,
+        cluster_id=settings.cluster_id,
+        make_replicas=make_replicas,
+        standing=standing,
+        wall_clock_ms=wall_clock_ms,
+        failed=failed,
+    )

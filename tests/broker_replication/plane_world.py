@@ -1,0 +1,157 @@
+"""A data plane over a simulated disk and network, whose replicas do as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from broker.partition import events as ev
+from broker.replication.data_plane import DataPlane
+from broker.replication.settings import ReplicationSettings
+from raftlog import batch
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import FatalError
+from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.transport.api import Conversation, Link
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2 as pb
+from simulation.loop import run
+from simulation.network import SimNetwork
+from simulation.partition_disk import SimPartitionDisk
+
+KEY: PartitionKey = (bytes(15) + b"\x01", 0)
+
+
+def chunk(base: int, *values: bytes) -> bytes:
+    records = [(1, 0, pb.DataRecord(value=value).SerializeToString()) for value in values]
+    return batch.encode(records, base_offset=base, epoch=1, timestamp_ms=0)
+
+
+class Script:
+    """Replicas that answer each type of event with the effects that the test gives."""
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.on: dict[type[Any], Callable[[Any], Iterable[ev.Effect]]] = {}
+        self.deadline = float("inf")
+        self.found: Sequence[RecoveredPartition] = ()
+
+    def step(self, event: ev.Event, now: float) -> list[ev.Effect]:
+        self.events.append(event)
+        return list(self.on[type(event)](event)) if type(event) in self.on else []
+
+    def next_deadline(self) -> float:
+        return self.deadline
+
+    def of(self, type_: type[Any]) -> list[Any]:
+        return [event for event in self.events if type(event) is type_]
+
+    def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
+        return pb.ListOffsetsResponse(partitions=[pb.ListOffsetsPartitionResult(offset=7)])
+
+    def describe_led(self, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+        return pb.BrokerMetadataResponse(broker_id=1)
+
+    def counters(self) -> dict[str, int]:
+        return {"PartitionCount": 1}
+
+    def end_offset(self, key: PartitionKey) -> int:
+        return -1
+
+    def keys(self) -> Iterable[PartitionKey]:
+        return ()
+
+
+class Peer:
+    """The other side of a conversation: notes what it hears, answers as it is told."""
+
+    def __init__(self, answer: Callable[[Any], Any] | None = None) -> None:
+        self.heard: list[Any] = []
+        self.links: list[Link] = []
+        self.lost: list[str] = []
+        self.answer = answer
+
+    def accept(self, link: Link) -> Peer:
+        self.links.append(link)
+        return self
+
+    def opened(self, link: Link) -> None:
+        self.links.append(link)
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        for message in messages:
+            self.heard.append(message)
+            if self.answer is not None:
+                response = self.answer(message)
+                response.correlation_id = message.correlation_id
+                link.send(response)
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.lost.append(reason)
+
+
+class PlaneWorld:
+    """One broker's data plane, with what is around it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.network = SimNetwork(random.Random(3))
+        self.disk = SimPartitionDisk("dir-1", random.Random(4), latency_min_s=0.01, latency_max_s=0.01)
+        self.store = self.disk.open()
+        self.script = Script()
+        self.failures: list[FatalError] = []
+        self.standing = ev.StandingChanged(5, 100.0)
+        self.controller = Peer()
+        self.plane: DataPlane
+
+    async def start(self, **settings: Any) -> None:
+        transport = self.network.transport_for("b1")
+        await self.network.transport_for("c1").listen("c1:1", {Conversation.CONTROLLER: self.controller.accept})
+
+        def make(found: Sequence[RecoveredPartition], now: float) -> Script:
+            self.script.found = found
+            return self.script
+
+        self.plane = DataPlane(
+            ReplicationSettings(**settings),
+            transport,
+            self.store,
+            ControllerClient(transport, ["c1:1"], rng=random.Random(1)),
+            cluster_id="c",
+            make_replicas=make,
+            standing=lambda: self.standing,
+            wall_clock_ms=lambda: 1234,
+            failed=self.failures.append,
+        )
+        self.plane.recover()
+        await transport.listen("b1:1", {Conversation.REPLICA_FETCH: self.plane.accept})
+
+    def ask(self, **body: Any) -> list[dict[str, Any]]:
+        """Send one request; what it is answered with, later."""
+        answers: list[dict[str, Any]] = []
+        self.plane.request(broker_pb2.BrokerRequest(**body), lambda **fields: answers.append(fields))
+        return answers
+
+    def durable(self) -> int:
+        """The end offset of the test's replica on the disk, as a power cut would leave it."""
+        chunks = self.disk.durable.get(KEY)
+        return 0 if chunks is None else sum(h.record_count for one in chunks.chunks for h in batch.headers(one))
+
+    async def until(self, condition: Callable[[], object], within_s: float = 10.0) -> None:
+        deadline = self.loop.time() + within_s
+        while not condition():
+            assert self.loop.time() < deadline, "it never happened"
+            await asyncio.sleep(0.001)
+
+
+def on_plane(test: Callable[[PlaneWorld], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        world = PlaneWorld()
+        await world.start(**settings)
+        await test(world)
+        world.plane.close()
+        await asyncio.sleep(0)
+
+    run(main())

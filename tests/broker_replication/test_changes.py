@@ -1,0 +1,40 @@
+"""That what a batch touches is named, and that it is said when anything may have changed."""
+
+from __future__ import annotations
+
+from broker.partition.events import Changes
+from broker.replication.changes import ChangeCollector
+from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+TOPIC = bytes(16)
+
+
+def test_each_kind_of_record_names_what_it_changes_once() -> None:
+    collector = ChangeCollector()
+    assert collector.take() is None
+    collector.note(
+        [
+            record(pb.TopicRecord(name="t", topic_id=TOPIC)),
+            record(pb.PartitionRecord(topic_id=TOPIC, partition_id=1)),
+            record(pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=2)),
+            record(pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=1)),
+            record(pb.RegisterBrokerRecord(broker_id=4)),
+            record(pb.BrokerRegistrationChangeRecord(broker_id=5)),
+            record(pb.UnregisterBrokerRecord(broker_id=4)),
+            record(pb.ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas")),
+            record(pb.NoOpRecord()),
+        ]
+    )
+    collector.note([record(pb.RemoveTopicRecord(topic_id=TOPIC))])
+    assert collector.take() == Changes(((TOPIC, 1), (TOPIC, 2)), (TOPIC,), (4, 5), ((2, "t"),))
+    assert collector.take() == Changes()
+
+
+def test_a_replaced_image_may_differ_everywhere_until_it_is_taken() -> None:
+    collector = ChangeCollector()
+    collector.take()
+    collector.everything()
+    collector.note([record(pb.RegisterBrokerRecord(broker_id=4))])
+    assert collector.take() is None
+    assert collector.take() == Changes()
