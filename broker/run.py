@@ -48,6 +48,7 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             session_timeout_ms=own.session_timeout_ms,
             fencing_timeout_ms=own.fencing_timeout_ms,
             registration_timeout_ms=own.registration_timeout_ms,
+            shutdown_timeout_ms=own.shutdown_timeout_ms,
         ),
     )
 

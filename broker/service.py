@@ -206,6 +206,8 @@ class BrokerService:
             "applied": view.applied,
             "lowest acknowledged offset": view.told,
             "fenced because": self.why_fenced(),
+            "heartbeats": "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)",
+            "timeouts": self._membership.misfit or "fit the controllers'",
         }
 
     def describe(self) -> broker_pb2.DescribeBrokerResponse:

@@ -88,7 +88,9 @@ class ActiveController:
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
             now=now,
         )
-        self.state = ControllerState(cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng)
+        self.state = ControllerState(
+            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng, began_at=now
+        )
         brokers = pending.snapshot().brokers
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
         sessions.start(
@@ -289,7 +291,7 @@ class ActiveController:
         while (broker_id := self.sessions.expired(now)) is not None:
             broker: Broker | None = self.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
-                return self._fence(broker, SESSION_TIMED_OUT, lambda: None)
+                return self._fence(broker, SESSION_TIMED_OUT, now)
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
@@ -304,11 +306,12 @@ class ActiveController:
         if stuck is None:
             watch.mark(now, self.state.committed.offset)
             return None
-        return self._fence(self.pending.brokers[stuck], METADATA_LAG, lambda: watch.fenced(stuck, now))
+        return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, lambda: watch.fenced(stuck, now))
 
-    def _fence(self, broker: Broker, reason: str, then: Callable[[], None]) -> Decision:
+    def _fence(self, broker: Broker, reason: str, now: float, then: Callable[[], None] = lambda: None) -> Decision:
         def remember() -> None:
             self.state.forget(broker.id)
+            self.state.changed(broker.id, now)
             then()
 
         return Decision(fence(self.pending, broker, reason), None, None, remember)

@@ -28,6 +28,9 @@ def describe_brokers(state: ControllerState, now: float) -> Decision:
                 reason=broker.reason,
                 leader_count=leaders[broker.id],
                 replica_count=len(image.replicas_of.get(broker.id) or ()),
+                state_age_ms=max(0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)),
+                state_age_is_at_least=broker.id not in state.changed_at,
+                registration_version=broker.registration_version,
             )
             for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
         ],

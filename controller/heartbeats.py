@@ -43,15 +43,16 @@ def decide_heartbeat(
     if has_left(broker):
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
     if broker.in_controlled_shutdown:
-        return _while_stopping(state, broker, request)
+        return _while_stopping(state, broker, request, now)
     if want_shut_down:
-        return _leave(state, broker, request) if _may_leave_at_once(state, broker) else _stop(state, broker, request)
+        at_once = _may_leave_at_once(state, broker)
+        return _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence)
     if want_fence:
-        decision = _reply(state, broker, request, rpc.INACTIVE)
-        decision.records.extend(fence(state.pending, broker, ASKED_TO_BE_FENCED))
-        return decision
+        body = _reply(state, broker, request, rpc.INACTIVE).body
+        records = fence(state.pending, broker, ASKED_TO_BE_FENCED)
+        return Decision(records, body, None, lambda: state.changed(broker.id, now))
     return _reply(state, broker, request, rpc.ACTIVE)
 
 
@@ -78,6 +79,7 @@ def unfence_decision(state: ControllerState, broker: Broker, now: float, body: o
     def remember() -> None:
         state.wants_unfence.discard(broker.id)
         state.lag_watch.unfenced(broker.id, now)
+        state.changed(broker.id, now)
 
     reason = WITHOUT_HEARTBEATS if heartbeats_off(state) else CAUGHT_UP
     return Decision(unfence(state.pending, broker, reason), body, None, remember)
@@ -113,32 +115,40 @@ def _may_leave_at_once(state: ControllerState, broker: Broker) -> bool:
     return broker.fenced or not leads_any(state.pending, broker.id)
 
 
-def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
     """Move its leaderships away; it leaves once the others know, so that clients are not sent to a broker that is gone."""
     records = begin_shutdown(state.pending, broker)
     last_offset = state.next_offset + len(records) - 1
 
     def remember() -> None:
         state.shutdown_offsets[broker.id] = last_offset
+        state.changed(broker.id, now)
 
     return Decision(records, _reply(state, broker, request, rpc.STOPPING).body, None, remember)
 
 
-def _while_stopping(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+def _while_stopping(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
     # It leads nothing any more, and nobody gives it anything while it stops. After a failover the offset is not known:
     # begin anew, at the end of the log.
     if broker.id not in state.shutdown_offsets:
-        return _stop(state, broker, request)
+        return _stop(state, broker, request, now)
     lowest = lowest_active_offset(state)
     if lowest is not None and lowest < state.shutdown_offsets[broker.id]:
         return _reply(state, broker, request, rpc.STOPPING)
-    return _leave(state, broker, request)
+    return _leave(state, broker, request, now)
 
 
-def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest) -> Decision:
+def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
     """The session ends with the leave, so that a successor can register at once."""
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
-    return Decision(take_leave(state.pending, broker), body, None, lambda: state.forget(broker.id))
+
+    def remember() -> None:
+        state.forget(broker.id)
+        state.changed(broker.id, now)
+
+    return Decision(take_leave(state.pending, broker), body, None, remember)
 
 
 def _reply(

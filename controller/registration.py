@@ -45,6 +45,7 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     def remember() -> None:
         state.forget(request.broker_id)
         state.lag_watch.forget(request.broker_id)
+        state.changed(request.broker_id, now)
         state.sessions.touch(request.broker_id, epoch, now)
         if heartbeats_off(state):
             state.wants_unfence.add(request.broker_id)
@@ -64,6 +65,7 @@ def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerReque
     def remember() -> None:
         state.forget(broker.id)
         state.lag_watch.forget(broker.id)
+        state.changed_at.pop(broker.id, None)
 
     return Decision(records, rpc.UnregisterBrokerResponse(), None, remember)
 

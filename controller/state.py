@@ -34,6 +34,10 @@ class ControllerState:
     rng: random.Random
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
+    began_at: float = 0.0
+    """When this controller took over."""
+    changed_at: dict[int, float] = field(default_factory=dict)
+    """Broker id -> when its state last changed, if that was in this epoch."""
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
@@ -65,6 +69,10 @@ class ControllerState:
                 field="broker_epoch",
             )
         return broker
+
+    def changed(self, broker_id: int, now: float) -> None:
+        """A broker's state has changed."""
+        self.changed_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
         """End a broker's session, and drop what was remembered about it."""

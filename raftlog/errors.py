@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from raftlog.aliases import with_old_name
+
 
 class ErrorCode(IntEnum):
     """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on."""
@@ -71,6 +73,11 @@ class ErrorCode(IntEnum):
     LAO_UNKNOWN = 10003
 
 
+def code_name(code: ErrorCode) -> str:
+    """A code for people: its name, and the one that a proposal had for it."""
+    return with_old_name(code.name)
+
+
 class RaftlogError(Exception):
     """The root of everything raftlog raises on purpose."""
 
@@ -95,7 +102,7 @@ class ApiError(RaftlogError):
     def __str__(self) -> str:
         where = f" (field {self.field})" if self.field else ""
         unknown = "; the outcome is unknown" if self.outcome_unknown else ""
-        return f"{self.code.name}: {self.message}{where}{unknown}"
+        return f"{code_name(self.code)}: {self.message}{where}{unknown}"
 
 
 class FatalError(RaftlogError):

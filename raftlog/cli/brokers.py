@@ -24,8 +24,12 @@ COLUMNS = (
     "HEARD MS",
     "LEADS",
     "REPLICAS",
+    "FOR",
     "REASON",
 )
+
+
+_NOT_IN_TABLE = frozenset(("holds_lao_back", "state_age_is_at_least", "registration_version"))
 
 
 def register(app_: typer.Typer) -> None:
@@ -45,7 +49,8 @@ def list_(
     """List the registered brokers: state, epoch, applied and told offsets, lag, and who holds LAO back.
 
     APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset (LAO) it has heard of, LAG the
-    committed records it has not applied. A * marks the brokers that hold LAO back.
+    committed records it has not applied. A * marks the brokers that hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation
+    id), FOR how long it has been in its STATE (>: longer than this controller leads), REASON what brought it there.
 
     \b
     Examples:
@@ -74,7 +79,9 @@ def list_(
             }
         )
         return
-    print_table(COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS"))
+    print_table(
+        COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR")
+    )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
 
 
@@ -92,17 +99,27 @@ def _row(broker: Any, answer: Any, state: str) -> dict[str, Any]:
         "last_contact_age_ms": known(broker.last_contact_age_ms),
         "leader_count": broker.leader_count,
         "replica_count": broker.replica_count,
+        "state_age_ms": broker.state_age_ms,
         "reason": broker.reason or None,
+        "state_age_is_at_least": broker.state_age_is_at_least,
+        "registration_version": broker.registration_version,
         "holds_lao_back": broker.broker_id in answer.held_back_by,
     }
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     mark = " *" if row["holds_lao_back"] else ""
-    return [
-        f"{row['broker_id']}{mark}",
-        *[value for name, value in row.items() if name not in {"broker_id", "holds_lao_back"}],
-    ]
+    longer = ">" if row["state_age_is_at_least"] else ""
+    shown = {**row, "broker_id": f"{row['broker_id']}{mark}", "state_age_ms": f"{longer}{span(row['state_age_ms'])}"}
+    return [value for name, value in shown.items() if name not in _NOT_IN_TABLE]
+
+
+def span(ms: int) -> str:
+    """A time for people: the largest unit that it has two of."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= 2 * size:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"
 
 
 def _lao(answer: Any) -> str:

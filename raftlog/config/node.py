@@ -69,6 +69,7 @@ class BrokerConfig:
     session_timeout_ms: int
     fencing_timeout_ms: int
     registration_timeout_ms: int
+    shutdown_timeout_ms: int
     request_timeout_ms: int
 
 
@@ -216,5 +217,6 @@ def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
         session_timeout_ms=settings.broker_session_timeout_ms,
         fencing_timeout_ms=settings.broker_fencing_timeout_ms,
         registration_timeout_ms=settings.initial_broker_registration_timeout_ms,
+        shutdown_timeout_ms=settings.controlled_shutdown_timeout_ms,
         request_timeout_ms=settings.request_timeout_ms,
     )

@@ -148,6 +148,13 @@ def _fencing_after_session(settings: Settings) -> str | None:
     return f"{fencing} ms must be more than broker.session.timeout.ms = {session} ms"
 
 
+def _shutdown_beyond_heartbeats(settings: Settings) -> str | None:
+    shutdown, heartbeat = settings.controlled_shutdown_timeout_ms, settings.broker_heartbeat_interval_ms
+    if shutdown >= 2 * heartbeat:
+        return None
+    return f"{shutdown} ms must be at least two heartbeats (broker.heartbeat.interval.ms = {heartbeat} ms)"
+
+
 def _lag_beyond_heartbeat(settings: Settings) -> str | None:
     lag, heartbeat = settings.broker_metadata_lag_max_ms, settings.broker_heartbeat_interval_ms
     return None if lag > heartbeat else f"{lag} ms must be more than broker.heartbeat.interval.ms = {heartbeat} ms"
@@ -191,6 +198,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),
+    Rule(("controlled_shutdown_timeout_ms", "broker_heartbeat_interval_ms"), _shutdown_beyond_heartbeats),
     Rule(("broker_metadata_lag_max_ms", "broker_heartbeat_interval_ms"), _lag_beyond_heartbeat),
     Rule(("broker_metadata_lag_probation_max_ms", "broker_metadata_lag_probation_ms"), _probation),
     Rule(("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"), _wait_below_timeout),

@@ -191,6 +191,10 @@ class Settings(BaseModel):
         12000, "A broker that has not reached the controller for so long fences itself (KIP-343). Longer than the session"
         " timeout: the controller should have moved its leaderships before it stops.", unit="ms", roles=BROKER,
     )  # fmt: skip
+    controlled_shutdown_timeout_ms: Positive = _key(
+        30000, "A broker that is told to stop waits so long for the controller to move its leaderships and to let it go; then it"
+        " ends without. At least two heartbeats.", unit="ms", roles=BROKER,
+    )  # fmt: skip
     initial_broker_registration_timeout_ms: Positive = _key(
         60000, "A broker that cannot register for so long exits.", unit="ms", roles=BROKER
     )

@@ -154,6 +154,7 @@ tls.key.file = "k"
     [
         ("broker.session.timeout.ms", "4000", "more than two heartbeats"),
         ("broker.fencing.timeout.ms", "9000", "more than broker.session.timeout.ms = 9000"),
+        ("controlled.shutdown.timeout.ms", "3999", "at least two heartbeats (broker.heartbeat.interval.ms = 2000 ms)"),
         ("broker.metadata.lag.max.ms", "2000", "more than broker.heartbeat.interval.ms = 2000"),
         ("broker.metadata.lag.probation.max.ms", "9999", "less than broker.metadata.lag.probation.ms"),
         ("controller.quorum.fetch.max.wait.ms", "501", "at most half of controller.quorum.fetch.timeout.ms = 1000"),

@@ -37,6 +37,37 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert list(body.held_back_by) == [1]
 
 
+def ages(cell: Cell) -> list[tuple[int, bool]]:
+    brokers = cell.send(rpc.DescribeBrokersRequest()).brokers
+    return [(broker.state_age_ms, broker.state_age_is_at_least) for broker in brokers]
+
+
+def test_how_long_a_broker_has_been_what_it_is() -> None:
+    cell = Cell(brokers=3)
+    cell.now += 5
+    assert ages(cell) == [(5000, False)] * 3
+    cell.beat(1, want_fence=True)
+    cell.beat(2, want_shut_down=True)
+    cell.now += 2
+    cell.register(3)
+    assert ages(cell) == [(2000, False), (2000, False), (7000, False)], "who registers again is what it was"
+    cell.beat(1)
+    assert ages(cell)[0] == (0, False)
+    cell.now += 9.1
+    cell.due()
+    cell.now += 1
+    assert ages(cell) == [(1000, False), (12100, False), (1000, False)], "brokers 1 and 3 were fenced for silence"
+
+
+def test_a_new_controller_knows_only_how_long_it_has_seen_a_state() -> None:
+    cell = Cell(brokers=2)
+    later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 100)
+    later.now += 3
+    assert ages(later) == [(3000, True)] * 2
+    later.beat(1, want_fence=True)
+    assert ages(later) == [(0, False), (3000, True)]
+
+
 def test_lao_that_is_unknown_says_why() -> None:
     cell = Cell(brokers=2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2)
