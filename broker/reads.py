@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys
+from raftlog.metadata.config_layers import inherited
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.wire.broker.v1 import broker_pb2
@@ -21,7 +22,6 @@ GROUP = 8
 NO_LEADER = -1
 
 _SOURCES = {
-    ResourceType.TOPIC: DYNAMIC_TOPIC,
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
     ResourceType.GROUP: GROUP,
 }
@@ -160,8 +160,10 @@ def _configs(
 
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
-    """What was set for a resource, the strongest first: a broker's own configs, then those of all brokers."""
+    """What was set for a resource, the strongest first: a broker's or topic's own configs, then those of all brokers."""
     own: dict[str, str] = image.configs.get((kind, name)) or {}
+    if kind == ResourceType.TOPIC:
+        return [(own, DYNAMIC_TOPIC), (inherited(image), DYNAMIC_DEFAULT_BROKER)]
     if kind != ResourceType.BROKER:
         return [(own, _SOURCES[ResourceType(kind)])]
     if not name:

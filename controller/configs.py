@@ -11,6 +11,7 @@ from controller.decision import Decision, check_record_count, refuse, wire_error
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
+from raftlog.metadata.config_layers import topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -18,7 +19,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 RESOURCE_NAME_MAX_CHARS = 249
 _TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
-_SET, _DELETE = rpc.SET, rpc.DELETE
+_SET, _DELETE, _APPEND, _SUBTRACT = rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT
 _UTF8_MAX_BYTES = 4
 
 
@@ -92,12 +93,36 @@ def _alter_resource(
             records.append(config_record(resource_type, resource_name, name, value))
         elif operation == _DELETE:
             records.append(config_record(resource_type, resource_name, name, None))
+        elif operation in (_APPEND, _SUBTRACT):
+            value = _list_value(view, resource, key, config, f"resources[{index}].configs[{position}]")
+            check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
+            records.append(config_record(resource_type, resource_name, name, value))
         else:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"config operation {operation} is unknown",
                 f"resources[{index}].configs[{position}].config_operation",
             )
+
+
+def _list_value(
+    view: ImageView, resource: rpc.AlterConfigsResource, key: ConfigKey, config: rpc.AlterableConfig, field: str
+) -> str:
+    """The list that results from adding or taking out items; what is not set begins with the value in force."""
+    if key.type != "LIST":
+        raise refuse(
+            ErrorCode.INVALID_CONFIG, f"{key.name} is no list: it can only be set", f"{field}.config_operation"
+        )
+    own = view.configs.get((resource.resource_type, resource.resource_name)) or {}
+    present = own.get(key.name)
+    if present is None:
+        is_topic = resource.resource_type == _TOPIC
+        present = topic_config(view, resource.resource_name, key.name) if is_topic else key.default
+    items = [item.strip() for item in present.split(",") if item.strip()]
+    given = [item.strip() for item in config.value.split(",") if item.strip()]
+    if config.config_operation == _SUBTRACT:
+        return ",".join(item for item in items if item not in given)
+    return ",".join(dict.fromkeys([*items, *given]))
 
 
 def _check_resource(view: ImageView, resource_type: int, name: str, index: int) -> None:

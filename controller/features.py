@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
+from controller.downgrade import left_behind, warnings
 from controller.membership import Look
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -53,10 +54,11 @@ def update_features(
     asked = {update.name: update.max_version_level for update in request.updates}
     for name, reason in obstacles(image, asked) if records else ():
         raise _invalid(reason, f"updates[{list(asked).index(name)}].max_version_level")
+    body = rpc.UpdateFeaturesResponse(warnings=warnings(image, request.updates))
     if request.validate_only:
-        return Decision([], rpc.UpdateFeaturesResponse())
+        return Decision([], body)
     begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
-    return Decision(records, rpc.UpdateFeaturesResponse(), None, begin)
+    return Decision(records, body, None, begin)
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
@@ -96,7 +98,7 @@ def _obstacles(
     if level < image.features.get(name, 0):
         if update.upgrade_type == UNSAFE_DOWNGRADE:
             yield "an unsafe downgrade would leave a log that no program of that level can read: it is not done"
-        yield from _not_undone(image, seen)
+        yield from left_behind(image, seen, level)
     yield from _voters_against(seen, node_id, level)
 
 
@@ -128,19 +130,6 @@ def _level_of(replica: ReplicaDescription | None) -> int | None:
         return None
     # 0: a program that does not say.
     return max(replica.max_metadata_version, versions.MIN_METADATA_VERSION)
-
-
-def _not_undone(image: Image, seen: QuorumDescription) -> Iterator[str]:
-    """What level 2 has left where a program of level 1 would stumble over it, as far as the state tells.
-
-    Clients that were opened and closed again leave no trace in it: a program of level 1 stops at their records, with a clear message.
-    """
-    if image.voters is not None:
-        yield f"the log names the voter set, at offset {image.voters.offset}: programs of metadata.version 1 cannot read that"
-    if len(image.clients):
-        yield f"{len(image.clients)} exactly-once clients are open, the first is {min(image.clients)}: close them first"
-    if seen.log_start_offset > 0:
-        yield f"the log begins at {seen.log_start_offset}, behind a snapshot: programs of metadata.version 1 cannot read that"
 
 
 def _invalid(message: str, field: str) -> ApiError:

@@ -28,24 +28,24 @@ def place(
     groups = _groups(brokers, racks)
     if 1 < len(groups) < len(brokers):
         return _Racks(groups, rng).place(num_partitions, replication_factor)
-    count = len(brokers)
-    start = rng.randrange(count)
-    shift = rng.randrange(count)
-    # The pattern repeats after count turns of count partitions: lay out what is needed of one period.
-    period = count * max(count - 1, 1)
+    number = len(brokers)
+    start = rng.randrange(number)
+    shift = rng.randrange(number)
+    # The pattern repeats after so many turns as there are brokers, less one: lay out what is needed of one period.
+    period = number * max(number - 1, 1)
     pattern = [
-        _replicas(brokers, (start + index) % count, shift + (start + index) // count, replication_factor)
+        _replicas(brokers, (start + index) % number, shift + (start + index) // number, replication_factor)
         for index in range(min(num_partitions, period))
     ]
     return [pattern[index % period] for index in range(num_partitions)]
 
 
 def _replicas(brokers: Sequence[int], first: int, shift: int, replication_factor: int) -> tuple[int, ...]:
-    count = len(brokers)
+    number = len(brokers)
     return (
         brokers[first],
         *(
-            brokers[(first + 1 + (shift + follower) % (count - 1)) % count]
+            brokers[(first + 1 + (shift + follower) % (number - 1)) % number]
             for follower in range(replication_factor - 1)
         ),
     )
@@ -60,51 +60,41 @@ def _groups(brokers: Sequence[int], racks: Mapping[int, str]) -> list[list[int]]
 
 
 class _Racks:
-    """Brokers by rack, and in each rack whose turn it is to follow."""
+    """Brokers by rack. Who follows whom is computed, not counted: leader and turn say it, and over some turns everybody meets everybody."""
 
     def __init__(self, groups: list[list[int]], rng: random.Random) -> None:
         self._groups = groups
-        # One of each rack in turn; the larger racks have the last turns to themselves. All lead equally often.
+        # (rack, place in it), one of each rack in turn; the larger racks have the last turns to themselves. All lead equally often.
         self._leaders = [
-            (broker_id, rack)
-            for turn in zip_longest(*groups)
+            (rack, place)
+            for place, turn in enumerate(zip_longest(*groups))
             for rack, broker_id in enumerate(turn)
             if broker_id is not None
         ]
-        self._next = [rng.randrange(len(group)) for group in groups]
         self._start = rng.randrange(len(self._leaders))
-        self._shift = rng.randrange(len(groups))
+        self._shift = rng.randrange(len(self._leaders))
 
     def place(self, num_partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
         """As the function of that name."""
-        count = len(self._leaders)
-        placed = []
-        for index in range(self._start, self._start + num_partitions):
-            if index % count == 0:
-                self._next = [turn + 1 for turn in self._next]
-            leader, rack = self._leaders[index % count]
-            placed.append(self._replicas(leader, rack, index, replication_factor))
-        return placed
+        number = len(self._leaders)
+        return [
+            self._replicas(*self._leaders[index % number], self._shift + index // number, replication_factor)
+            for index in range(self._start, self._start + num_partitions)
+        ]
 
-    def _replicas(self, leader: int, rack: int, index: int, replication_factor: int) -> tuple[int, ...]:
-        count = len(self._groups)
-        distance = self._shift + index // count + index // len(self._leaders)
-        order = [(rack + 1 + (distance + step) % (count - 1)) % count for step in range(count - 1)]
-        chosen = [leader]
+    def _replicas(self, rack: int, place: int, turn: int, replication_factor: int) -> tuple[int, ...]:
+        """The other racks from another one on each turn, and then from another place in them; the leader's own comes last."""
+        groups, others = self._groups, len(self._groups) - 1
+        order = [(rack + 1 + (turn + place + step) % others) % len(groups) for step in range(others)]
+        shift = turn // others
+        chosen = [groups[rack][place]]
+        lap = 0
         while len(chosen) < replication_factor:
-            for other in order:
-                if len(chosen) < replication_factor:
-                    self._take(other, chosen)
-            # Every rack has one, or no more: from here on the leader's own takes turns with the others.
-            order = [rack, *(other for other in order if other != rack)]
-        return tuple(chosen)
-
-    def _take(self, rack: int, chosen: list[int]) -> None:
-        """The next of a rack that is not chosen yet, if it has one."""
-        group, turn = self._groups[rack], self._next[rack]
-        for step in range(len(group)):
-            broker_id = group[(turn + step) % len(group)]
-            if broker_id not in chosen:
-                chosen.append(broker_id)
-                self._next[rack] = turn + step + 1
-                return
+            chosen += [
+                groups[other][(place + shift + lap) % len(groups[other])] for other in order if lap < len(groups[other])
+            ]
+            own = groups[rack]
+            if lap < len(own) - 1:
+                chosen.append(own[(place + 1 + (shift + lap) % (len(own) - 1)) % len(own)])
+            lap += 1
+        return tuple(chosen[:replication_factor])

@@ -45,6 +45,9 @@ class ControllerConfig:
     broker_metadata_lag_probation_max_ms: int
     num_partitions: int
     default_replication_factor: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    unclean_leader_election_interval_ms: int
     max_records_per_request: int
     config_value_max_bytes: int
     progress_interval_ms: int
@@ -192,6 +195,9 @@ def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> Co
         broker_metadata_lag_probation_max_ms=settings.broker_metadata_lag_probation_max_ms,
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
+        auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
+        leader_imbalance_check_interval_seconds=settings.leader_imbalance_check_interval_seconds,
+        unclean_leader_election_interval_ms=settings.unclean_leader_election_interval_ms,
         max_records_per_request=settings.max_records_per_request,
         config_value_max_bytes=settings.config_value_max_bytes,
         progress_interval_ms=settings.progress_interval_ms,

@@ -135,6 +135,19 @@ class Settings(BaseModel):
         3, "Replicas of a topic created without saying how many; lowered to the live brokers where there are fewer.",
         roles=CONTROLLER,
     )  # fmt: skip
+    auto_leader_rebalance_enable: bool = _key(
+        True, "Preferred leaders (the first replicas) get their partitions back by themselves when they can lead again.",
+        roles=CONTROLLER,
+    )  # fmt: skip
+    leader_imbalance_check_interval_seconds: Positive = _key(
+        300, "How often the controller looks for partitions that their preferred leader could lead and does not.",
+        unit="s", roles=CONTROLLER,
+    )  # fmt: skip
+    unclean_leader_election_interval_ms: Positive = _key(
+        300_000, "How often the controller looks for partitions without a leader in topics with"
+        " unclean.leader.election.enable=true, which was perhaps set after they lost theirs. `raftlog partitions elect --unclean`"
+        " does not wait for it.", unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
     max_records_per_request: Positive = _key(
         10_000, "The most records that one request may write: they are committed in one piece and hold up all behind them.",
         unit="records", roles=CONTROLLER,
@@ -184,7 +197,7 @@ class Settings(BaseModel):
     # --- the broker itself --------------------------------------------------------------------------------------------
     broker_rack: str = _key(
         "",
-        "The failure domain of this broker, as clients are told. Replicas are not spread over racks yet.",
+        "The failure domain of this broker: replicas of new partitions are spread over racks, and clients are told.",
         roles=BROKER,
     )
     broker_fencing_timeout_ms: Positive = _key(

@@ -92,6 +92,18 @@ def test_topic_configs_are_what_was_set_and_defaults() -> None:
     assert [c.name for c in describe(log, 2, "ant", "segment.bytes", "no.such").configs] == ["segment.bytes"]
 
 
+def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_key() -> None:
+    log = cluster()
+    log.config("6", name="log.retention.ms", kind=4, resource="")
+    log.config("7", name="log.retention.ms", kind=4, resource="1")
+    log.config("8", name="min.insync.replicas", kind=4, resource="")
+    log.config("9", name="min.insync.replicas", kind=2, resource="ant")
+    values = {c.name: (c.value, c.config_source, c.is_default) for c in describe(log, 2, "ant").configs}
+    assert values["retention.ms"] == ("6", reads.DYNAMIC_DEFAULT_BROKER, False)
+    assert values["min.insync.replicas"] == ("9", reads.DYNAMIC_TOPIC, False)
+    assert list(values) == sorted(config_keys(2)), "nothing under a broker's name"
+
+
 def test_a_brokers_own_config_hides_the_cluster_wide_one() -> None:
     log = cluster()
     log.config("11", name="num.io.threads", kind=4, resource="")

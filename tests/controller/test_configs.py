@@ -24,6 +24,11 @@ def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.Al
     )
 
 
+def _listed(type_: int, name: str, key: str, operation: int, value: str) -> rpc.AlterConfigsResource:
+    config = rpc.AlterableConfig(name=key, config_operation=operation, value=value)
+    return rpc.AlterConfigsResource(resource_type=type_, resource_name=name, configs=[config])
+
+
 def _alter(*resources: rpc.AlterConfigsResource, validate_only: bool = False) -> rpc.IncrementalAlterConfigsRequest:
     return rpc.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
 
@@ -90,10 +95,21 @@ def test_a_write_is_a_write_also_of_the_same_value() -> None:
             rpc.AlterConfigsResource(
                 resource_type=CLIENT_METRICS,
                 resource_name="m",
-                configs=[rpc.AlterableConfig(name="match", config_operation=2)],
+                configs=[rpc.AlterableConfig(name="match", config_operation=9)],
             ),
             ErrorCode.INVALID_REQUEST,
             "configs[0].config_operation",
+        ),
+        (
+            _listed(TOPIC, "listed", "retention.ms", rpc.APPEND, "1"),
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].config_operation",
+        ),
+        (_listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"), ErrorCode.INVALID_CONFIG, "configs[0].value"),
+        (
+            _listed(TOPIC, "listed", "cleanup.policy", rpc.SUBTRACT, "delete"),
+            ErrorCode.INVALID_CONFIG,
+            "configs[0].value",
         ),
     ],
 )
@@ -102,6 +118,8 @@ def test_a_bad_alteration_is_refused(
     resource: rpc.AlterConfigsResource, code: ErrorCode, field: str, *, validate_only: bool
 ) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(config_value_max_bytes=1000))
+    if resource.resource_name == "listed":
+        cell.create("listed", replication_factor=1)
     cell.refused_part(_alter(resource, validate_only=validate_only), code, f"resources[0].{field}")
 
 
@@ -167,3 +185,20 @@ def test_configs_of_a_topic_that_is_pending() -> None:
     assert len(cell.decide(request).records) == 1
     cell.propose(cell.decide(rpc.DeleteTopicsRequest(names=["t"])))
     cell.refused_part(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resources[0].resource_name")
+
+
+def test_items_of_lists_are_added_and_taken_out() -> None:
+    cell = Cell(brokers=1)
+    cell.create("t", replication_factor=1)
+    policy = ("cleanup.policy",)
+
+    def value(operation: int, items: str) -> str | None:
+        assert not cell.send(_alter(_listed(TOPIC, "t", *policy, operation, items))).results
+        return cell.pending.configs[TOPIC, "t"]["cleanup.policy"]
+
+    assert value(rpc.APPEND, "compact") == "delete,compact", "to the default"
+    assert value(rpc.APPEND, "delete, compact") == "delete,compact", "nothing twice"
+    assert value(rpc.SUBTRACT, "delete") == "compact"
+    cell.send(_alter(_resource(TOPIC, "t", ("cleanup.policy", None))))
+    cell.send(_alter(_resource(BROKER, "", ("log.cleanup.policy", "compact"))))
+    assert value(rpc.APPEND, "delete") == "compact,delete", "to what is inherited"

@@ -170,6 +170,34 @@ def test_a_named_voter_set_stands_against_a_downgrade() -> None:
     assert "the log names the voter set, at offset" in refused(at, TO_1)[0]
 
 
+def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
+    quorum = Quorum({1: 3, 2: 3, 3: 3}, log_start_offset=5)
+    at = cell(quorum, level=3)
+    entry = pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="h:1")
+    at.propose(Decision([record(pb.VotersRecord(voters=[entry]))]))
+    at.send(rpc.OpenClientRequest())
+    at.propose(Decision([record(pb.HostnameRecord(hostname="h7", broker_id=7))]))
+    to_2 = update(("metadata.version", 2), ("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
+    message, field = refused(at, to_2)
+    assert field == "updates[0].max_version_level"
+    assert "1 hostnames are mapped to broker ids, the first is 'h7'" in message
+    at.propose(Decision([record(pb.HostnameRecord(hostname="h7"))]))
+    decision = at.decide(to_2)
+    assert decision.error is None, decision.error
+    at.propose(decision)
+    assert at.pending.features["metadata.version"] == 2
+
+
+def test_what_a_downgrade_means_is_said_and_an_upgrade_needs_no_words() -> None:
+    at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
+    both = update(("metadata.version", 1), ("lao.version", 0), kind=SAFE_DOWNGRADE, validate_only=True)
+    first, second = at.send(both).warnings
+    assert first.startswith("metadata.version goes from 2 to 1: what came with the levels above is refused")
+    assert second.startswith("lao.version goes from 1 to 0: the lowest acknowledged offset is not promised")
+    at.send(TO_1)
+    assert list(at.send(TO_2).warnings) == []
+
+
 def test_a_controller_pinned_to_the_level_before_knows_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=0)

@@ -207,6 +207,64 @@ def test_placement_starts_anywhere() -> None:
     assert len(firsts) == 12
 
 
+@pytest.mark.parametrize(
+    ("sizes", "factor"), [((2, 2, 2), 3), ((3, 3, 3), 2), ((4, 2), 2), ((5, 1, 1), 3), ((3, 3), 5), ((2, 2, 2, 2), 6)]
+)
+def test_placement_spreads_over_racks(sizes: tuple[int, ...], factor: int) -> None:
+    ids = list(range(sum(sizes)))
+    names = [f"r{rack}" for rack, size in enumerate(sizes) for _ in range(size)]
+    racks = dict(zip(ids, names, strict=True))
+    random.Random(5).shuffle(names)
+    count = len(ids) * 60
+    for seed in range(5):
+        placed = place(ids, count, factor, random.Random(seed), racks)
+        assert len(placed) == count
+        for replicas in placed:
+            assert len(set(replicas)) == factor
+            used = Counter(racks[member] for member in replicas)
+            assert len(used) == min(factor, len(sizes)), "no rack twice while another has none"
+        assert set(Counter(replicas[0] for replicas in placed).values()) == {60}, "all lead equally often"
+        for rack in set(names):
+            load = [
+                number
+                for member, number in Counter(member for replicas in placed for member in replicas).items()
+                if racks[member] == rack
+            ]
+            assert max(load) - min(load) <= max(2, max(load) // 20), (rack, load)
+        followers = {leader: {m for r in placed if r[0] == leader for m in r[1:]} for leader in ids}
+        for leader in ids:
+            others = {member for member in ids if racks[member] != racks[leader]}
+            assert others <= followers[leader], "a failed leader's load goes to all racks"
+
+
+def test_brokers_without_a_rack_are_a_rack_of_their_own() -> None:
+    placed = place([1, 2, 3, 4], 50, 2, random.Random(1), {1: "a", 2: "a", 3: "", 4: ""})
+    assert all({member <= 2 for member in replicas} == {True, False} for replicas in placed)
+
+
+def test_created_topics_and_added_partitions_are_spread_over_the_racks_of_live_brokers() -> None:
+    cell = Cell(brokers=0)
+    for broker_id, rack in enumerate("aabbcc", 1):
+        cell.join(broker_id, rack=rack)
+    cell.silence(6)
+    topic_id = cell.create("r", num_partitions=12, replication_factor=3)
+    added = rpc.CreatePartitionsTopic(name="r", count=24)
+    assert not cell.send(rpc.CreatePartitionsRequest(topics=[added])).results[0].HasField("error")
+    for index in range(24):
+        replicas = cell.partition(topic_id, index).replicas
+        assert {cell.broker(member).rack for member in replicas} == {"a", "b", "c"}
+        assert 6 not in replicas
+
+
+def test_deletion_can_be_tried_without_doing_it() -> None:
+    cell = Cell(brokers=1)
+    cell.create("a", replication_factor=1)
+    decision = cell.decide(rpc.DeleteTopicsRequest(names=["a", "b"], validate_only=True))
+    assert not decision.records
+    codes = [result.error.error_code for result in decision.body.topics]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 def test_deleting_a_topic_takes_its_configs_along() -> None:
     cell = Cell(brokers=2)
     kept = cell.create("kept", replication_factor=2)

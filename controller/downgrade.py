@@ -1,0 +1,53 @@
+"""Lowering feature levels (KIP-584): what stands against it, and what it means for those who have to live with it.
+
+A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log holds beyond the lower level could not
+be read by the programs that the level is lowered for. What is lost otherwise is said as a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raftlog.metadata import versions
+from raftlog.metadata.image import Image
+from raftlog.quorum.description import QuorumDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+_SNAPSHOTS_VOTERS_CLIENTS = 2
+_HOSTNAMES = 3
+
+
+def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
+    """What the levels above ``level`` of metadata.version have left where its programs would stumble over it, as far as the state tells.
+
+    What was there and is gone leaves no trace: a program of a lower level stops at such records, with a clear message.
+    """
+    cannot = f"programs of metadata.version {level} cannot read that"
+    if level < _SNAPSHOTS_VOTERS_CLIENTS:
+        if image.voters is not None:
+            yield f"the log names the voter set, at offset {image.voters.offset}: {cannot}"
+        if len(image.clients):
+            yield f"{len(image.clients)} exactly-once clients are open, the first is {min(image.clients)}: close them first"
+        if seen.log_start_offset > 0:
+            yield f"the log begins at {seen.log_start_offset}, behind a snapshot: {cannot}"
+    if level < _HOSTNAMES and len(image.hostnames):
+        yield f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is {min(image.hostnames)!r}: {cannot}"
+
+
+def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
+    """What the accepted updates that lower a level mean, for people."""
+    for update in updates:
+        current, level = image.features.get(update.name, 0), update.max_version_level
+        if level >= current:
+            continue
+        if update.name == versions.METADATA_VERSION:
+            yield (
+                f"{update.name} goes from {current} to {level}: what came with the levels above is refused from now on; a log that holds"
+                " records of them, used up or not, cannot be read by programs that do not know them"
+            )
+        elif update.name == versions.LAO_VERSION:
+            yield f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is not promised any more"
+        elif update.name == versions.BROKER_HEARTBEAT_VERSION:
+            yield f"{update.name} goes from {current} to {level}: brokers are not fenced for silence any more, and do not fence themselves"
+        else:
+            yield f"{update.name} goes from {current} to {level}"

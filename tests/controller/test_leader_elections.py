@@ -1,0 +1,333 @@
+"""Leaders: elected when brokers come and go, and when somebody asks."""
+
+from __future__ import annotations
+
+import pytest
+from deciding import Cell
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+RECOVERING = 1
+UNKNOWN, NOT_NEEDED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.ELECTION_NOT_NEEDED
+NO_PREFERRED, NOBODY = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def _request(
+    *topics: tuple[str, list[int]], kind: int = rpc.PREFERRED, validate_only: bool = False
+) -> rpc.ElectLeadersRequest:
+    named = [rpc.ElectableTopic(name=name, partition_indexes=indexes) for name, indexes in topics]
+    return rpc.ElectLeadersRequest(election_type=kind, topics=named, validate_only=validate_only)
+
+
+def _results(response: rpc.ElectLeadersResponse) -> dict[tuple[str, int], tuple[int, int]]:
+    return {
+        (topic.name, one.partition_index): (one.error.error_code, one.leader_id)
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+def _back(cell: Cell, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        for _ in range(2):
+            cell.beat(broker_id)
+        assert not cell.broker(broker_id).fenced
+
+
+def _take_in(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> None:
+    partition = cell.partition(topic, index)
+    request = rpc.AlterPartitionRequest(broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch)
+    data = request.topics.add(topic_id=topic).partitions.add(
+        partition_index=index, leader_epoch=partition.leader_epoch, partition_epoch=partition.partition_epoch
+    )
+    for member in isr:
+        data.new_isr_with_epochs.add(broker_id=member, broker_epoch=cell.broker(member).epoch)
+    assert cell.send(request).topics[0].partitions[0].error_code == 0
+
+
+def _moved(cell: Cell) -> bytes:
+    """A partition of brokers 1, 2, 3 that is led by 2, with 1 back in the ISR."""
+    topic = cell.create_on((1, 2, 3))
+    cell.silence(1)
+    _back(cell, 1)
+    _take_in(cell, topic, [1, 2, 3])
+    assert cell.partition(topic).leader == 2
+    return topic
+
+
+def test_the_preferred_leader_gets_its_partition_back_when_asked() -> None:
+    cell = Cell(brokers=3)
+    topic = _moved(cell)
+    epoch = cell.partition(topic).leader_epoch
+    assert _results(cell.send(_request(("t", [0])))) == {("t", 0): (0, 1)}
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (1, (1, 2, 3), epoch + 1)
+    assert _results(cell.send(_request(("t", [0])))) == {("t", 0): (NOT_NEEDED, 1)}
+
+
+def test_each_partition_has_its_own_result() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2), (2, 1), (4, 2))
+    cell.create_on((4,), name="gone")
+    cell.silence(1, 4)
+    _back(cell, 1)
+    codes = _results(cell.send(_request(("t", [0, 2, 5]), ("none", []), ("gone", []), ("t", [1]))))
+    assert codes == {
+        ("t", 0): (NO_PREFERRED, 2),
+        ("t", 2): (NO_PREFERRED, 2),
+        ("t", 5): (UNKNOWN, -1),
+        ("none", 0): (UNKNOWN, -1),
+        ("gone", 0): (NO_PREFERRED, -1),
+        ("t", 1): (NOT_NEEDED, 2),
+    }
+    assert cell.partition(topic).leader == 2
+
+
+def test_a_partition_twice_is_bad_both_times() -> None:
+    cell = Cell(brokers=3)
+    topic = _moved(cell)
+    response = cell.send(_request(("t", [0]), ("t", [])))
+    codes = [one.error.error_code for one in response.topics[0].partitions]
+    assert codes == [ErrorCode.INVALID_REQUEST] * 2
+    assert cell.partition(topic).leader == 2
+
+
+def test_all_partitions_means_those_with_something_to_do_and_says_what_is_left() -> None:
+    cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=4))
+    topics = [cell.create_on((1, 2, 3), (1, 3, 2), name=name) for name in ("a", "b", "c")]
+    cell.create_on((2, 3), name="d")
+    cell.silence(1)
+    _back(cell, 1)
+    for topic in topics:
+        for index in range(2):
+            _take_in(cell, topic, [1, 2, 3], index)
+    only = cell.decide(_request(validate_only=True))
+    assert not only.records
+    first = cell.send(_request())
+    assert (len(_results(first)), first.remaining) == (4, 2)
+    second = cell.send(_request())
+    assert (len(_results(second)), second.remaining) == (2, 0)
+    assert set(_results(first).values()) | set(_results(second).values()) == {(0, 1)}
+    assert _results(first).keys().isdisjoint(_results(second))
+    third = cell.send(_request())
+    assert (_results(third), third.remaining) == ({}, 0)
+    assert _results(only.body) == _results(first)
+
+
+def test_an_unclean_leader_is_alone_in_the_isr_and_recovers() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.silence(1, 2, 3)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr) == (-1, (3,))
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (NOBODY, -1)}
+    _back(cell, 2, 1)
+    assert cell.partition(topic).leader == -1, "not by itself: 3 alone has everything"
+    assert _results(cell.send(_request(("t", [0])))) == {("t", 0): (NO_PREFERRED, -1)}
+    epoch = cell.partition(topic).leader_epoch
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (0, 1)}
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), RECOVERING)
+    assert partition.leader_epoch == epoch + 1
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (NOT_NEEDED, 1)}
+    # The old last member is a follower like any other now.
+    _back(cell, 3)
+    assert cell.partition(topic).leader == 1
+    _take_in(cell, topic, [1, 3])
+    assert cell.partition(topic).leader_recovery_state == 0
+    cell.check_invariants()
+
+
+def test_unclean_of_all_finds_those_without_a_leader() -> None:
+    cell = Cell(brokers=2)
+    dead = cell.create_on((1, 2))
+    cell.create_on((2, 1), name="alive")
+    cell.silence(2)
+    cell.silence(1)
+    _back(cell, 2)
+    assert cell.partition(dead).leader == -1
+    response = cell.send(_request(kind=rpc.UNCLEAN))
+    assert set(_results(response)) == {("alive", 0), ("t", 0)}
+    assert cell.partition(dead).leader == 2
+
+
+def test_bad_requests_are_refused() -> None:
+    cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
+    cell.create_on((1, 2), (1, 2))
+    cell.refused(_request(("t", [0]), kind=7), ErrorCode.INVALID_REQUEST, "election_type")
+    cell.refused(_request(("t", [0, 1, 2, 3])), ErrorCode.POLICY_VIOLATION, "")
+
+
+# --- brokers that come and go -----------------------------------------------------------------------------------------
+
+
+def test_fencing_the_last_member_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
+    cell = Cell(brokers=3)
+    strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
+    cell.allow_unclean("loose")
+    cell.silence(1)
+    _back(cell, 1)
+    assert cell.partition(loose).isr == (2,)
+    cell.silence(2)
+    assert (cell.partition(strict).leader, cell.partition(strict).isr) == (-1, (2,))
+    partition = cell.partition(loose)
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), RECOVERING)
+    cell.check_invariants()
+
+
+def test_a_topic_may_refuse_what_all_brokers_allow() -> None:
+    cell = Cell(brokers=2)
+    strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
+    cell.allow_unclean("")
+    cell.allow_unclean("strict", value="false")
+    cell.silence(1)
+    _back(cell, 1)
+    cell.silence(2)
+    assert cell.partition(strict).leader == -1
+    assert cell.partition(loose).leader == 1
+
+
+def test_unfencing_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
+    cell = Cell(brokers=2)
+    strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
+    cell.allow_unclean("loose")
+    cell.silence(1)
+    cell.silence(2)
+    assert [cell.partition(topic).leader for topic in (strict, loose)] == [-1, -1]
+    _back(cell, 1)
+    assert [cell.partition(topic).leader for topic in (strict, loose)] == [-1, 1]
+    assert cell.partition(loose).leader_recovery_state == RECOVERING
+    _back(cell, 2)
+    assert [cell.partition(topic).leader for topic in (strict, loose)] == [2, 1]
+    assert cell.partition(strict).leader_recovery_state == 0
+
+
+def test_stopping_or_replacing_the_last_member_is_no_reason_for_an_unclean_leader() -> None:
+    """It stays the last member, and leads again when it is back, with everything."""
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.allow_unclean("t")
+    cell.silence(2)
+    _back(cell, 2)
+    assert cell.partition(topic).isr == (1,)
+    while not cell.beat(1, want_shut_down=True).should_shut_down:
+        cell.beat(2)
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (-1, (1,))
+    cell.join(1, incarnation="next")
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (1, (1,))
+    assert cell.partition(topic).leader_recovery_state == 0
+
+
+def test_unregistering_the_last_member_elects_where_the_topic_allows_it() -> None:
+    cell = Cell(brokers=2)
+    strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
+    cell.allow_unclean("loose")
+    cell.silence(2)
+    _back(cell, 2)
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
+    assert [cell.partition(topic).leader for topic in (strict, loose)] == [-1, 2]
+
+
+# --- by itself --------------------------------------------------------------------------------------------------------
+
+
+def _settings(**fields: int) -> ControllerSettings:
+    return ControllerSettings(broker_session_timeout_ms=9_000, **fields)
+
+
+def _alive(cell: Cell, seconds: float) -> list[int]:
+    """Let time pass in small steps, all brokers alive; how many records each batch of partition changes had."""
+    batches = []
+    end = cell.now + seconds
+    while cell.now < end:
+        cell.now += 1.0
+        for broker_id in sorted(cell.pending.snapshot().brokers):
+            if not cell.broker(broker_id).fenced:
+                cell.beat(broker_id)
+        for decision in cell.due():
+            types = {record.type for record in decision.records}
+            if types == {RecordType.PARTITION_CHANGE}:
+                batches.append(len(decision.records))
+    return batches
+
+
+def test_preferred_leaders_come_back_by_themselves_after_the_interval() -> None:
+    cell = Cell(brokers=3)
+    topic = _moved(cell)
+    begun = cell.now
+    assert _alive(cell, 250) == []
+    assert cell.partition(topic).leader == 2
+    assert _alive(cell, 100) == [1]
+    assert cell.partition(topic).leader == 1
+    assert cell.now - begun < 360
+    assert _alive(cell, 700) == [], "nothing more to do"
+
+
+def test_balance_can_be_switched_off() -> None:
+    cell = Cell(brokers=3, settings=ControllerSettings(auto_leader_rebalance_enable=False))
+    topic = _moved(cell)
+    assert _alive(cell, 700) == []
+    assert cell.partition(topic).leader == 2
+
+
+def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from controller import balance
+
+    monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
+    monkeypatch.setattr(balance, "MAX_ELECTIONS", 3)
+    cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
+    count = 10
+    topic = cell.create_on(*[(1, 2, 3)] * count)
+    cell.silence(1)
+    _back(cell, 1)
+    for index in range(count):
+        _take_in(cell, topic, [1, 2, 3], index)
+    steps = []
+    while cell.now < 200:
+        cell.now = max(cell.now, cell.active.next_deadline())
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id)
+        decisions = [len(one.records) for one in cell.due() if one.records[0].type == RecordType.PARTITION_CHANGE]
+        if cell.now > 130 and (decisions or steps):
+            steps.append(decisions)
+        cell.now += 0.01
+        if {cell.partition(topic, index).leader for index in range(count)} == {1}:
+            break
+    assert [one for one in steps if one] == [[3], [3], [3], [1]], "never more than the bound, and one batch a step"
+    assert {cell.partition(topic, index).leader for index in range(count)} == {1}
+
+
+def test_what_was_found_is_decided_on_the_newest_state() -> None:
+    """Between looking and electing, things happen: what has nothing to do any more is left alone."""
+    from controller.balance import LeaderBalance
+
+    cell = Cell(brokers=3)
+    topic = _moved(cell)
+    stale = cell.active.state.committed
+    made = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
+    decision = made.due(cell.pending, stale, cell.now + 2)
+    assert decision is not None
+    again = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
+    cell.send(_request(("t", [0])))
+    assert again.due(cell.pending, stale, cell.now + 2) is None
+    cell.send(rpc.DeleteTopicsRequest(names=["t"]))
+    third = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
+    assert third.due(cell.pending, stale, cell.now + 2) is None
+    assert (topic, 0) not in cell.pending.partitions
+
+
+def test_a_topic_that_begins_to_allow_unclean_leaders_gets_them_after_the_interval() -> None:
+    cell = Cell(brokers=2, settings=_settings(unclean_leader_election_interval_ms=20_000))
+    topic, strict = cell.create_on((1, 2)), cell.create_on((1, 2), name="strict")
+    cell.silence(1)
+    cell.silence(2)
+    _back(cell, 1)
+    assert _alive(cell, 30) == []
+    cell.allow_unclean("t")
+    assert _alive(cell, 30) == [1]
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.leader_recovery_state) == (1, RECOVERING)
+    assert cell.partition(strict).leader == -1
