@@ -1,4 +1,8 @@
-"""Requests that wait to be decided: bounded, in order of arrival, each with the time by which its answer is due."""
+"""Requests that wait to be decided: bounded, in order of arrival, each with the time by which its answer is due.
+
+Heartbeats go before all others, and have a bound of their own: behind a backlog that is longer than
+``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence itself.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,14 @@ class Intake:
         """``default_timeout_s``: of a request that names none."""
         self._default_timeout_s = default_timeout_s
         self._queue: deque[Waiting] = deque()
+        self._heartbeats: deque[Waiting] = deque()
         self.waiting_bytes = 0
         """Of the requests that wait."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._heartbeats)
 
-    def add(self, link: Any, request: pb.ControllerRequest, now: float) -> None:
+    def add(self, link: Any, request: pb.ControllerRequest, now: float, *, heartbeat: bool = False) -> None:
         """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done."""
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
@@ -47,17 +52,19 @@ class Intake:
                 f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
                 field=request.WhichOneof("body") or "",
             )
-        if len(self._queue) >= MAX_WAITING:
+        queue = self._heartbeats if heartbeat else self._queue
+        if len(queue) >= MAX_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
-        self._queue.append(Waiting(link, request, now + timeout_s, size))
+        queue.append(Waiting(link, request, now + timeout_s, size))
         self.waiting_bytes += size
 
     def take(self) -> Waiting | None:
-        """The oldest; None if there is none."""
-        if not self._queue:
+        """The oldest heartbeat, or the oldest of the others; None if there is none."""
+        queue = self._heartbeats or self._queue
+        if not queue:
             return None
-        waiting = self._queue.popleft()
+        waiting = queue.popleft()
         self.waiting_bytes -= waiting.size
         return waiting
 
@@ -68,8 +75,9 @@ class Intake:
 
     def expired(self, now: float) -> list[Waiting]:
         """Take out those whose time is up: they were not begun."""
-        late = [waiting for waiting in self._queue if waiting.deadline <= now]
+        late = [waiting for queue in (self._heartbeats, self._queue) for waiting in queue if waiting.deadline <= now]
         if late:
+            self._heartbeats = deque(waiting for waiting in self._heartbeats if waiting.deadline > now)
             self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
             self.waiting_bytes -= sum(waiting.size for waiting in late)
         return late

@@ -340,20 +340,20 @@ class ControllerService:
             if refused is not None:
                 self._refuse(link, request, refused)
                 continue
+            heartbeat = request.HasField("broker_heartbeat")
+            if heartbeat:
+                self._heard(request.broker_heartbeat)
             try:
-                self._intake.add(link, request, now)
+                self._intake.add(link, request, now, heartbeat=heartbeat)
             except ApiError as error:
                 self._refuse(link, request, error)
-                continue
-            if request.HasField("broker_heartbeat"):
-                self._heard(request.broker_heartbeat)
         self._schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
         """Requests of a dead link are decided all the same: they may have been sent on purpose."""
 
     def _heard(self, heartbeat: pb.BrokerHeartbeatRequest) -> None:
-        # At arrival, not when its turn comes: a long queue must not fence those who wait in it.
+        # At arrival, not when its turn comes: a long queue, or a full one, must not fence those who wait in it.
         active = self.leadership.active if self.leadership is not None else None
         if active is not None:
             active.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time())

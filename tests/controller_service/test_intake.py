@@ -50,3 +50,22 @@ def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
     assert [w.request.cluster_id for w in queue.expired(10.1)] == ["short"]
     assert [w.request.cluster_id for w in queue.drain()] == ["long", "default"]
     assert queue.waiting_bytes == 0
+
+
+def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_WAITING", 2)
+    queue = Intake(30.0)
+    for name in ("a", "b"):
+        queue.add(None, request(name), 0.0)
+    for name in ("beat 1", "beat 2"):
+        queue.add(None, request(name, 100), 0.0, heartbeat=True)
+    with pytest.raises(ApiError) as refused:
+        queue.add(None, request("beat 3"), 0.0, heartbeat=True)
+    assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert len(queue) == 4
+    first = queue.take()
+    assert first is not None
+    assert first.request.cluster_id == "beat 1"
+    assert [w.request.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
+    assert [w.request.cluster_id for w in queue.drain()] == ["a", "b"]
+    assert queue.waiting_bytes == 0

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 from test_controller_quorum import VOTERS, Node, World
 
 from controller.settings import ControllerSettings
@@ -114,7 +115,50 @@ def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     run(main())
 
 
-def _write() -> pb.IncrementalAlterConfigsRequest:
-    config = pb.AlterableConfig(name="match", value="x")
+def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody() -> None:
+    """Slow disks, and far more writes than they take: the last of them waits for longer than a broker would before it fences itself."""
+
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        loop = asyncio.get_running_loop()
+        for other in world.nodes:
+            other.disk.latency_factor = 200.0
+        begun = loop.time()
+        writes = [
+            asyncio.ensure_future(world.client.call(_write("x" * 30_000), timeout_s=60.0)) for _ in range(BACKLOG)
+        ]
+        waits: list[float] = []
+        while not all(write.done() for write in writes):
+            sent = loop.time()
+            assert (await broker.heartbeat(node, timeout_s=60.0)).HasField("broker_heartbeat")
+            waits.append(loop.time() - sent)
+            assert not broker.fenced(node)
+            await asyncio.sleep(1.0)
+        assert loop.time() - begun > 12.0, "no backlog worth the name"
+        assert max(waits) < 3.0, "answered long before what came earlier"
+        assert node.service.active is not None
+        assert not broker.fenced(node)
+
+    run(main())
+
+
+def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        monkeypatch.setattr("controller.intake.MAX_WAITING", 0)
+        for _ in range(12):
+            refused = (await broker.heartbeat(node)).error
+            assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            await asyncio.sleep(1.0)
+        assert not broker.fenced(node), "it was heard all the same"
+
+    run(main())
+
+
+BACKLOG = 500
+
+
+def _write(value: str = "x") -> pb.IncrementalAlterConfigsRequest:
+    config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(resource_type=16, resource_name="k", configs=[config])
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
