@@ -1,0 +1,80 @@
+"""A TCP proxy on loopback that can be cut (connections are reset and refused) and made to swallow everything without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class CuttableProxy:
+    """Between whoever connects and one address. Make it on a running loop; ``close`` it there."""
+
+    def __init__(self, port: int, target: str) -> None:
+        self._port = port
+        host, _, target_port = target.rpartition(":")
+        self._target = host, int(target_port)
+        self._server: asyncio.Server | None = None
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self._port}"
+
+    async def open(self) -> None:
+        """Listen, and pass on."""
+        self._flows.set()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+
+    async def cut(self) -> None:
+        """As if nobody were there: what is open is reset, new connections are refused."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._reset()
+
+    async def swallow(self) -> None:
+        """As a firewall that drops: connections stay open, new ones open too, and no byte passes either way."""
+        self._flows.clear()
+
+    async def heal(self) -> None:
+        """Pass on again. What was swallowed is lost with its connections."""
+        self._reset()
+        await self.open()
+
+    async def close(self) -> None:
+        """End."""
+        await self.cut()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def _reset(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(far_writer)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            pump = asyncio.create_task(self._pump(source, sink))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                await self._flows.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.transport.abort()
