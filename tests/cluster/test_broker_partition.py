@@ -28,6 +28,7 @@ SETTINGS = {
     "broker.heartbeat.interval.ms": 300,
     "broker.fencing.timeout.ms": int(FENCING_S * 1000),
 }
+WRITES = 40
 AWAY = 3
 """The broker that is cut off, or sleeps."""
 
@@ -116,7 +117,7 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         served = await away.read()
         # What it has taken before must be finished, though it takes nothing new meanwhile.
         ahead = common_pb2.MetadataToken(
-            generation=served.token.generation, epoch=served.token.epoch, offset=served.token.offset + 1
+            generation=served.token.generation, epoch=served.token.epoch, offset=served.token.offset + WRITES
         )
         taken = asyncio.ensure_future(away.read(at_least=ahead))
         await asyncio.sleep(0.1)
@@ -155,6 +156,8 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
             return not await away.refusal() and brokers_in(await away.read()) == [2, 3]
 
         await until_true(serves, "it recovers by itself")
+        for number in range(WRITES):
+            await controllers.call(setting(f"k{number}", "v"), timeout_s=PATIENCE_S)
         finished = await asyncio.wait_for(taken, PATIENCE_S)
         assert not finished.HasField("error")
         assert finished.token.offset >= ahead.offset
