@@ -144,7 +144,7 @@ def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody(
 
 def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        world, node, broker = await unfenced_broker()
+        _, node, broker = await unfenced_broker()
         monkeypatch.setattr("controller.intake.MAX_WAITING", 0)
         for _ in range(12):
             refused = (await broker.heartbeat(node)).error
