@@ -24,6 +24,7 @@ from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
 
 
 class ReplyTo(Protocol):
@@ -113,6 +114,8 @@ class RequestServer:
             if self._data is None:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
             self._data.request(request, partial(_send, link, request))
+        elif body == "broker_metadata":
+            _send(link, request, broker_metadata=self._led(request.broker_metadata))
         else:
             why = self._why_fenced()
             image = self._gate.admit((link, request), request.read, self._loop.time(), why_fenced=why)
@@ -154,6 +157,14 @@ class RequestServer:
             self._timer = None
         if len(self._gate):
             self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
+        if self._data is None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+        if why := self._why_fenced():
+            # What it led may be another's by now.
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+        return self._data.describe_led(request)
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from broker.partition.api import PartitionReplicas
 from broker.replication.figures import Figures
 from broker.replication.follower_sessions import FollowerSessions
 from broker.replication.leader_links import LeaderLinks
+from broker.replication.led_page import led_page
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import SpaceReserve
 from raftlog.client.controller_client import ControllerClient, checked
@@ -147,11 +148,11 @@ class DataPlane:
             self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), (answer, self._loop.time())))
 
     def describe_led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
-        """The ISRs of what this broker leads (KIP-24)."""
+        """The ISRs of what this broker leads (KIP-24). Raises ApiError."""
         if self._over or self._replicas is None:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
         self._stand()
-        return self._replicas.describe_led(request, self._loop.time())
+        return led_page(self._replicas, request, self._loop.time())
 
     def close(self) -> None:
         """Stop, telling nobody. The store stays open. Idempotent."""

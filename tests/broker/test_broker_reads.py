@@ -6,6 +6,7 @@ from broker import reads
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import config_keys
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 CLUSTER = "c-1"
 
@@ -44,8 +45,24 @@ def test_a_fenced_leader_is_no_leader() -> None:
 
 
 def test_metadata_carries_no_isr() -> None:
-    names = {field.name for field in pb.MetadataPartition.DESCRIPTOR.fields}
-    assert not any("isr" in name for name in names)
+    """KIP-24: neither by a field of its own, anywhere in the answer, nor through any other field."""
+    seen, names = [pb.MetadataResponse.DESCRIPTOR], set()
+    for message in seen:
+        names |= {field.name for field in message.fields}
+        seen += [field.message_type for field in message.fields if field.message_type not in (None, *seen)]
+    assert {"replica_nodes", "leader_epoch"} <= names
+    assert not any("isr" in name.split("_") or "in_sync" in name for name in names)
+
+
+def test_metadata_says_the_same_whatever_the_isr_is() -> None:
+    log = cluster()
+    request = pb.MetadataRequest()
+    before = reads.metadata(log.image(log.last), request, CLUSTER)
+    for isr in ([1], [1, 3], [2, 1]):
+        log.append(rec.PartitionChangeRecord(topic_id=topic_id("zebra"), partition_id=0, isr=rec.IdList(ids=isr)))
+        image = log.image(log.last)
+        assert image.partitions[topic_id("zebra"), 0].isr == tuple(isr)
+        assert reads.metadata(image, request, CLUSTER) == before
 
 
 def test_unknown_topics_fail_one_by_one_in_the_order_asked() -> None:
