@@ -159,9 +159,8 @@ class ActiveController:
                 )
             if handler is None:
                 raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
-            client = request.client
-            if client.sequence or client.client_id:
-                result = find_result(self.pending, client, self._generation)
+            if request.HasField("client") and (request.client.sequence or request.client.client_id):
+                result = find_result(self.pending, request.client, self._generation)
                 if result is not None:
                     return Decision([], duplicate=result)
             decision = handler(getattr(request, kind), now)

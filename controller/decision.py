@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import ClientResult
@@ -16,9 +15,8 @@ MAX_BATCH_BYTES = 8 << 20
 _FEW_RECORDS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The outcome of one request or timer; deciding it has changed nothing yet.
+class Decision(NamedTuple):
+    """The outcome of one request or timer; deciding it has changed nothing yet. A tuple, as there is one for each write.
 
     ``records`` is one atomic batch, in order. ``body`` is the response message of the request's kind, None with an ``error`` or
     when nobody asked. ``on_proposed`` changes soft state: called once the records are in the pending image, or at once if there
