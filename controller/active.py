@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from controller.absences import Absences
 from controller.alter_partition import alter_partitions
 from controller.balance import LeaderBalance
 from controller.clients import ClientExpiry, close_client, find_result, open_client
@@ -21,6 +22,7 @@ from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.features import update_features
 from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
+from controller.hostnames import HostnameCollector, alter_hostnames, list_hostnames
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.leader_elections import elect_leaders
@@ -88,8 +90,9 @@ class ActiveController:
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
             now=now,
         )
+        absences = Absences(settings.broker_id_adopt_after_ms / 1000, now)
         self.state = ControllerState(
-            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng, began_at=now
+            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng, absences, began_at=now
         )
         brokers = pending.snapshot().brokers
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
@@ -107,6 +110,7 @@ class ActiveController:
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._expiry = ClientExpiry(settings, now)
         self._balance = LeaderBalance(settings, now)
+        self._hostnames = HostnameCollector(now)
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
         # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
         self._observed = epoch_start_offset
@@ -133,6 +137,8 @@ class ActiveController:
         )
         self._handlers["elect_leaders"] = lambda request, now: elect_leaders(self.state, request)
         self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
+        self._handlers["list_hostnames"] = lambda request, now: list_hostnames(self.state, now)
+        self._handlers["alter_hostnames"] = lambda request, now: alter_hostnames(self.state, request)
         self._handlers["close_client"] = lambda request, now: close_client(pending, request)
         self._handlers["update_features"] = lambda request, now: update_features(
             self.state, request, node_id, quorum, now
@@ -197,6 +203,7 @@ class ActiveController:
         broker: Broker | None = self.pending.brokers.get(broker_id)
         if broker is not None and broker.epoch == broker_epoch and not has_left(broker):
             self.sessions.touch(broker_id, broker_epoch, now)
+            self.state.absences.present(broker_id)
 
     def report(
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int, now: float
@@ -229,6 +236,8 @@ class ActiveController:
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
         """
         self._observe_proposed()
+        if now >= self.state.absences.next_check:
+            self.state.absences.look(self.pending.snapshot(), self.sessions.is_alive, now)
         if fencing_only:
             return self._fence_silent(now) or self._fence_stuck(now)
         return (
@@ -240,6 +249,7 @@ class ActiveController:
             or self._write_progress(now)
             or self._expiry.due(self.pending, now)
             or self._balance.due(self.pending, self.state.committed, now)
+            or self._hostnames.due(self.pending, now)
         )
 
     def next_deadline(self) -> float:
@@ -253,6 +263,8 @@ class ActiveController:
             self.membership.next_deadline() if self.membership.is_static else math.inf,
             self._expiry.next_check,
             self._balance.next_deadline(),
+            self._hostnames.next_check,
+            self.state.absences.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )

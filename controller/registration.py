@@ -6,10 +6,12 @@ before it from every ISR is in the same batch, so that no image shows the new on
 
 from __future__ import annotations
 
+from controller.broker_ids import Choice, choose_broker_id
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
 from controller.elections import removals
 from controller.fencing import WITHOUT_HEARTBEATS, has_left
+from controller.hostnames import check_supported, mapping_of
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Process
@@ -31,26 +33,33 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
             "cluster_id",
         )
     _check_fields(request)
+    choice: Choice | None = None
+    if request.HasField("id_wanted"):
+        check_supported(state.pending)
+        choice = choose_broker_id(state, request, now)
+        request = _with_id(request, choice.broker_id)
     old: Broker | None = state.pending.brokers.get(request.broker_id)
     _check_duplicate(state, request, old, now)
     _check_features(state, request)
     if old is not None and old.incarnation_id == request.incarnation_id:
-        return _register_again(state, request, old, now)
+        return _register_again(state, request, old, choice, now)
     epoch = state.next_offset
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
         # It is about to be back, and leads again where it is the last member of an ISR: no reason for an unclean leader.
         records.extend(removals(state.pending, old.id, on_purpose=True))
+    records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
 
     def remember() -> None:
         state.forget(request.broker_id)
         state.lag_watch.forget(request.broker_id)
         state.changed(request.broker_id, now)
         state.sessions.touch(request.broker_id, epoch, now)
+        state.absences.present(request.broker_id)
         if heartbeats_off(state):
             state.wants_unfence.add(request.broker_id)
 
-    return Decision(records, _response(state, request, epoch), None, remember)
+    return Decision(records, _response(state, request, epoch, choice), None, remember)
 
 
 def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest) -> Decision:
@@ -83,7 +92,9 @@ def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bo
 
 
 def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
-    if request.broker_id < 0:
+    if request.HasField("id_wanted"):
+        _check_wanted(request)
+    elif request.broker_id < 0:
         raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {request.broker_id} is negative", "broker_id")
     if not request.incarnation_id:
         raise refuse(ErrorCode.INVALID_REQUEST, "the incarnation id is empty", "incarnation_id")
@@ -108,6 +119,19 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
                 f"versions {feature.min_supported_version} .. {feature.max_supported_version} are no range",
                 f"features[{index}]",
             )
+
+
+def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
+    if request.broker_id != -1:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, f"a broker that wants an id has -1, not {request.broker_id}", "broker_id"
+        )
+    if request.id_wanted.asking_for_ms < 0:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"a time of {request.id_wanted.asking_for_ms} ms is negative",
+            "id_wanted.asking_for_ms",
+        )
 
 
 def _check_duplicate(
@@ -152,9 +176,21 @@ def _check_heartbeats(request: rpc.RegisterBrokerRequest, level: int) -> None:
         raise refuse(ErrorCode.UNSUPPORTED_VERSION, message, "features")
 
 
-def _register_again(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker, now: float) -> Decision:
+def _with_id(request: rpc.RegisterBrokerRequest, broker_id: int) -> rpc.RegisterBrokerRequest:
+    named = rpc.RegisterBrokerRequest()
+    named.CopyFrom(request)
+    named.ClearField("id_wanted")
+    named.broker_id = broker_id
+    return named
+
+
+def _register_again(
+    state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker, choice: Choice | None, now: float
+) -> Decision:
     amended = _registration(request, old.epoch, fenced=old.fenced, in_controlled_shutdown=old.in_controlled_shutdown)
     records = [] if amended.data.body == _as_registered(old).data.body else [amended]
+    if records:
+        records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
     if records and old.reason.startswith(WITHOUT_HEARTBEATS):
         # What the amendment would make forgotten: LAO has not vouched for it.
         records.append(
@@ -168,7 +204,7 @@ def _register_again(state: ControllerState, request: rpc.RegisterBrokerRequest, 
         if old.fenced and heartbeats_off(state):
             state.wants_unfence.add(old.id)
 
-    return Decision(records, _response(state, request, old.epoch), None, remember)
+    return Decision(records, _response(state, request, old.epoch, choice), None, remember)
 
 
 def _registration(
@@ -219,10 +255,14 @@ def _as_registered(broker: Broker) -> Record:
     )
 
 
-def _response(state: ControllerState, request: rpc.RegisterBrokerRequest, epoch: int) -> rpc.RegisterBrokerResponse:
+def _response(
+    state: ControllerState, request: rpc.RegisterBrokerRequest, epoch: int, choice: Choice | None
+) -> rpc.RegisterBrokerResponse:
     return rpc.RegisterBrokerResponse(
         broker_id=request.broker_id,
         broker_epoch=epoch,
         broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
         heartbeats_off=heartbeats_off(state),
+        id_source=rpc.BROKER_ID_GIVEN if choice is None else choice.source,
+        id_reason="" if choice is None else choice.why,
     )

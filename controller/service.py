@@ -598,6 +598,7 @@ class ControllerService:
             # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
             active.sessions.extend_all(gap_s)
+            active.state.absences.extend_all(gap_s)
         elif active.next_deadline() <= now:
             self._schedule_turn()
 

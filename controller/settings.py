@@ -19,6 +19,10 @@ class ControllerSettings:
     """The longest probation. A broker that lives this long without lagging again starts over."""
     progress_interval_ms: int = 1_000
     """At most one progress record in this time."""
+    broker_id_adopt_after_ms: int = 600_000
+    """A broker id that holds replicas and has been silent for so long is missing: a broker without an id may get it."""
+    reserved_broker_max_id: int = 1_000
+    """Ids that are generated begin above it."""
     num_partitions: int = 1
     """Partitions of a topic created with -1."""
     default_replication_factor: int = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from controller.absences import Absences
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.sessions import SessionTracker
@@ -32,6 +33,7 @@ class ControllerState:
     sessions: SessionTracker
     lag_watch: LagWatch
     rng: random.Random
+    absences: Absences
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
     began_at: float = 0.0

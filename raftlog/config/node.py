@@ -43,6 +43,8 @@ class ControllerConfig:
     broker_metadata_lag_max_ms: int
     broker_metadata_lag_probation_ms: int
     broker_metadata_lag_probation_max_ms: int
+    broker_id_adopt_after_ms: int
+    reserved_broker_max_id: int
     num_partitions: int
     default_replication_factor: int
     auto_leader_rebalance_enable: bool
@@ -193,6 +195,8 @@ def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> Co
         broker_metadata_lag_max_ms=settings.broker_metadata_lag_max_ms,
         broker_metadata_lag_probation_ms=settings.broker_metadata_lag_probation_ms,
         broker_metadata_lag_probation_max_ms=settings.broker_metadata_lag_probation_max_ms,
+        broker_id_adopt_after_ms=settings.broker_id_adopt_after_ms,
+        reserved_broker_max_id=settings.reserved_broker_max_id,
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
         auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,

@@ -130,6 +130,16 @@ class Settings(BaseModel):
         600_000, "The longest such probation; a broker that lives so long without lagging starts over.",
         unit="ms", roles=CONTROLLER,
     )  # fmt: skip
+    broker_id_adopt_after_ms: Positive = _key(
+        600_000, "A broker id that holds replicas, and whose broker has been fenced or unregistered for so long, is missing: if"
+        " there is exactly one, a broker without an id gets it. Longer than a broker is ever away for a restart.",
+        unit="ms", roles=CONTROLLER,
+    )  # fmt: skip
+    reserved_broker_max_id: NonNegative = _key(
+        1000,
+        "Ids that are generated, for brokers without one, begin above this. Configured ids belong below.",
+        roles=CONTROLLER,
+    )
     num_partitions: Positive = _key(1, "Partitions of a topic created without saying how many.", roles=CONTROLLER)
     default_replication_factor: Positive = _key(
         3, "Replicas of a topic created without saying how many; lowered to the live brokers where there are fewer.",

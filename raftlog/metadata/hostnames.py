@@ -10,6 +10,9 @@ from raftlog.metadata.image import ImageDraft
 MAPPING_VERSION = 0
 """The form of a mapping that this build writes. A form with more in it will have a higher one."""
 
+BY_REGISTRATION = "registered"
+"""The reason of a mapping that came with a registration; any other was set by hand."""
+
 
 def hostname_key(host: str) -> str:
     """The name that a host is mapped under: hostnames differ neither by case nor by the dot at the end."""

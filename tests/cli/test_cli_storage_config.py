@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
 from raftlog.voter import Voter
 
@@ -183,7 +184,7 @@ def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog, config, tmp_p
     [
         ([], "controller.quorum.voters is empty"),
         (["--standalone", "--no-initial-controllers"], "only one of"),
-        (["--release-version", "3", "--standalone"], "1 to 2, not 3"),
+        (["--release-version", "99", "--standalone"], f"1 to {LATEST_METADATA_VERSION}, not 99"),
         (["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9093"], "given by controller.quorum.voters"),
         (["--initial-controllers", f"2@h2:1:{DIRECTORIES[2]}"], "node 1 is not among them"),
         (["--initial-controllers", f"1@h2:1:{DIRECTORIES[2]}"], "is at h2:1 there"),

@@ -116,7 +116,7 @@ def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committe
     cell = Cell(brokers=0)
     epoch = cell.register(1)
     cell.hold_commits = True
-    assert cell.beat(1, current_metadata_offset=epoch + 1).is_fenced
+    assert cell.beat(1, current_metadata_offset=epoch + 2).is_fenced
     assert not cell.active.has_urgent_work()
     cell.propose(cell.decide(registration(2)))
     cell.propose(cell.decide(registration(3)))

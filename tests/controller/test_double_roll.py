@@ -228,7 +228,7 @@ def test_a_new_controller_knows_who_joined_without_being_caught_up(way: str) -> 
     ],
 )
 def test_levels_that_rest_on_each_other(request_: rpc.UpdateFeaturesRequest, level: int, says: str, field: int) -> None:
-    cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=Quorum({1: 3, 2: 3, 3: 3}))
+    cell = Cell(0, settings=ControllerSettings(bootstrap_metadata_version=level), quorum=Quorum({1: 3, 2: 3, 3: 3}))
     message, where = refused(cell, request_)
     assert says in message
     assert where == f"updates[{field}].max_version_level"
@@ -259,6 +259,8 @@ def test_back_to_a_build_before_everybody_must_heartbeat() -> None:
     cell = rolled_back(1, quorum=quorum)
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     cell.due()
+    mapped = [rpc.HostnameAlteration(hostname=name) for name in ("host-1", "host-7")]
+    cell.send(rpc.AlterHostnamesRequest(alterations=mapped))
     down = update(("metadata.version", 2), kind=SAFE_DOWNGRADE)
     assert "broker 7 has a legacy registration" in refused(cell, down)[0]
     cell.send(rpc.UnregisterBrokerRequest(broker_id=7))

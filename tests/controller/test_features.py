@@ -180,8 +180,8 @@ def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
     to_2 = update(("metadata.version", 2), ("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
     message, field = refused(at, to_2)
     assert field == "updates[0].max_version_level"
-    assert "1 hostnames are mapped to broker ids, the first is 'h7'" in message
-    at.propose(Decision([record(pb.HostnameRecord(hostname="h7"))]))
+    assert "3 hostnames are mapped to broker ids, the first is 'h7'" in message
+    at.propose(Decision([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")]))
     decision = at.decide(to_2)
     assert decision.error is None, decision.error
     at.propose(decision)

@@ -17,14 +17,14 @@ PROOF = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode
 def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(4, rack="r1", log_dirs=["/a"]))
-    assert [record.type for record in decision.records] == [RecordType.REGISTER_BROKER]
+    assert [record.type for record in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
     expected = cell.active.next_offset
     cell.propose(decision)
     broker = cell.broker(4)
-    assert decision.body.broker_epoch == broker.epoch == expected == cell.pending.offset
+    assert decision.body.broker_epoch == broker.epoch == expected == cell.pending.offset - 1
     assert broker.fenced
     assert not broker.in_controlled_shutdown
-    assert (broker.rack, broker.log_dirs, broker.endpoint) == ("r1", ("/a",), "localhost:9004")
+    assert (broker.rack, broker.log_dirs, broker.endpoint) == ("r1", ("/a",), "host-4:9004")
 
 
 def _listener(**fields: Any) -> list[pb.Listener]:
@@ -188,7 +188,7 @@ def test_requests_pipeline_against_the_pending_image() -> None:
     cell = Cell(brokers=0)
     cell.hold_commits = True
     first = cell.register(1)
-    assert cell.register(2) == first + 1
+    assert cell.register(2) == first + 2
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     assert 1 not in cell.active.state.committed.brokers
 

@@ -1,0 +1,69 @@
+"""Broker ids whose brokers are away, and since when: what makes an id missing (KIP-426).
+
+Soft state of one controller epoch: after a failover every absence begins afresh, so that an id is given away too late rather than
+too early. It is read off the image by broker (registrations, ``replicas_of``), never off topics. ``now`` is a monotonic
+clock in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.image import Image
+
+CHECKS_PER_PERIOD = 20
+"""How often absences are looked for in the time that makes one count: so much less exact, to the safe side, the age is."""
+CHECK_MAX_S = 10.0
+
+
+class Absent(NamedTuple):
+    """An id that holds replicas, and is not there. ``missing``: for so long that it may be given away."""
+
+    broker_id: int
+    absent_for_s: float
+    replica_count: int
+    missing: bool
+
+
+class Absences:
+    """Since when each absent broker has been absent without a break, as far as this controller has seen."""
+
+    def __init__(self, adopt_after_s: float, now: float) -> None:
+        self._adopt_after_s = adopt_after_s
+        self._since: dict[int, float] = {}
+        self.next_check = now
+
+    def present(self, broker_id: int) -> None:
+        """A broker was heard from, or registered: its absence, if it was absent, is over. O(1)."""
+        self._since.pop(broker_id, None)
+
+    def extend_all(self, gap_s: float) -> None:
+        """The controller itself was away for ``gap_s``, and could not have heard anybody."""
+        for broker_id in self._since:
+            self._since[broker_id] += gap_s
+
+    def look(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> None:
+        """Note who is absent: unregistered or fenced, and without a session. O(brokers)."""
+        self.next_check = now + min(CHECK_MAX_S, self._adopt_after_s / CHECKS_PER_PERIOD)
+        self._since = {
+            broker_id: self._since.get(broker_id, now)
+            for broker_id in sorted({*image.brokers, *image.replicas_of})
+            if _is_absent(image, broker_id, is_alive, now)
+        }
+
+    def absent(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> list[Absent]:
+        """Those that hold replicas, by id: seen to be absent by a look, and absent still. Changes nothing."""
+        found = []
+        for broker_id, since in self._since.items():
+            count = len(image.replicas_of.get(broker_id) or ())
+            if count and _is_absent(image, broker_id, is_alive, now):
+                found.append(Absent(broker_id, now - since, count, now - since >= self._adopt_after_s))
+        return found
+
+
+def _is_absent(image: Image, broker_id: int, is_alive: Callable[[int, float], bool], now: float) -> bool:
+    """A broker that is fenced and heard from is no broker that is gone."""
+    broker: Broker | None = image.brokers.get(broker_id)
+    return (broker is None or broker.fenced) and not is_alive(broker_id, now)

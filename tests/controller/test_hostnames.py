@@ -1,0 +1,216 @@
+"""The mapping from hostnames to broker ids: written by registrations, edited with compare-and-set, cleaned up (KIP-426)."""
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from controller import hostnames
+from controller.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.hostnames import BY_REGISTRATION
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def at(host: str, port: int = 9092) -> list[pb.Listener]:
+    return [pb.Listener(name="PLAIN", host=host, port=port)]
+
+
+def mapped(cell: Cell) -> dict[str, int]:
+    return {name: one.broker_id for name, one in sorted(cell.pending.snapshot().hostnames.items())}
+
+
+def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterHostnamesRequest:
+    return rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(**one) for one in alterations], **fields)
+
+
+def test_every_registration_maps_its_host_in_its_own_batch() -> None:
+    cell = Cell(brokers=0)
+    decision = cell.propose(cell.decide(registration(4, listeners=at("Rack1-A.example."))))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    found = cell.pending.hostnames["rack1-a.example"]
+    assert (found.broker_id, found.version, found.offset, found.reason) == (4, 0, cell.pending.offset, BY_REGISTRATION)
+
+
+def test_only_what_changes_is_written() -> None:
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("h"))
+    before = cell.pending.hostnames["h"]
+    cell.silence(4)
+    cell.propose(cell.decide(rpc.UnregisterBrokerRequest(broker_id=4)))
+    decision = cell.propose(cell.decide(registration(4, "again", listeners=at("h"))))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER]
+    assert cell.pending.hostnames["h"] == before
+    decision = cell.propose(cell.decide(registration(5, listeners=at("h", 9093))))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert mapped(cell) == {"h": 5}
+
+
+def test_a_process_that_moves_takes_its_mapping_along() -> None:
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("h"))
+    decision = cell.propose(cell.decide(registration(4, listeners=at("g"))))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    assert mapped(cell) == {"g": 4, "h": 4}
+
+
+def test_below_the_level_nothing_is_written_and_nothing_is_answered() -> None:
+    cell = Cell(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
+    decision = cell.propose(cell.decide(registration(4)))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER]
+    for request in (rpc.ListHostnamesRequest(), alter({"hostname": "h", "broker_id": 1})):
+        cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
+
+
+def test_list_shows_where_each_broker_is() -> None:
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("h"))
+    cell.send(alter({"hostname": "g", "broker_id": 9}))
+    body = cell.send(rpc.ListHostnamesRequest())
+    assert [(one.hostname, one.broker_id, one.version, one.reason, one.endpoint) for one in body.hostnames] == [
+        ("g", 9, 0, BY_HAND, ""),
+        ("h", 4, 0, BY_REGISTRATION, "h:9092"),
+    ]
+    assert [one.offset for one in body.hostnames] == [cell.pending.hostnames[name].offset for name in ("g", "h")]
+
+
+def test_only_what_is_committed_is_listed() -> None:
+    cell = Cell(brokers=0)
+    cell.hold_commits = True
+    cell.register(4)
+    assert not cell.send(rpc.ListHostnamesRequest()).hostnames
+
+
+def test_set_move_and_delete() -> None:
+    cell = Cell(brokers=0)
+    result = cell.send(alter({"hostname": "H.", "broker_id": 7})).results[0]
+    assert (result.hostname, result.offset) == ("H.", cell.pending.offset)
+    result = cell.send(alter({"hostname": "h", "broker_id": 8, "expected_offset": result.offset})).results[0]
+    assert mapped(cell) == {"h": 8}
+    result = cell.send(alter({"hostname": "h", "expected_offset": result.offset})).results[0]
+    assert (result.offset, mapped(cell)) == (-1, {})
+
+
+def test_compare_and_set() -> None:
+    cell = Cell(brokers=0)
+    field = "alterations[0].expected_offset"
+    offset = cell.send(alter({"hostname": "h", "broker_id": 7, "expected_offset": -1})).results[0].offset
+    for expected in (-1, offset - 1, offset + 1):
+        for change in ({"broker_id": 8}, {}):
+            request = alter({"hostname": "h", "expected_offset": expected, **change})
+            cell.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, field)
+    # Deleted and made again it is another mapping, whatever it says.
+    cell.send(alter({"hostname": "h"}))
+    cell.send(alter({"hostname": "h", "broker_id": 7}))
+    request = alter({"hostname": "h", "broker_id": 8, "expected_offset": offset})
+    cell.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, field)
+    assert mapped(cell) == {"h": 7}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"hostname": ""}, ErrorCode.INVALID_REQUEST, "hostname"),
+        ({"hostname": "a b", "broker_id": 1}, ErrorCode.INVALID_REQUEST, "hostname"),
+        ({"hostname": "x" * 256, "broker_id": 1}, ErrorCode.INVALID_REQUEST, "hostname"),
+        ({"hostname": "h", "broker_id": -1}, ErrorCode.INVALID_REQUEST, "broker_id"),
+        ({"hostname": "h", "broker_id": 1, "version": 1}, ErrorCode.UNSUPPORTED_VERSION, "version"),
+        ({"hostname": "h"}, ErrorCode.RESOURCE_NOT_FOUND, "hostname"),
+    ],
+)
+def test_a_bad_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
+    Cell(brokers=0).refused_part(alter(change), code, f"alterations[0].{field}")
+
+
+def test_each_alteration_stands_for_itself() -> None:
+    cell = Cell(brokers=0)
+    results = cell.send(
+        alter(
+            {"hostname": "a", "broker_id": 1},
+            {"hostname": "b"},
+            {"hostname": "A", "broker_id": 2},
+            {"hostname": "c", "broker_id": 3},
+        )
+    ).results
+    assert [one.HasField("error") for one in results] == [False, True, True, False]
+    assert mapped(cell) == {"a": 1, "c": 3}
+    assert [results[0].offset, results[3].offset] == [cell.pending.hostnames[name].offset for name in ("a", "c")]
+
+
+def test_validate_only_and_what_is_so_already_write_nothing() -> None:
+    cell = Cell(brokers=0)
+    assert not cell.decide(alter({"hostname": "h", "broker_id": 7}, validate_only=True)).records
+    offset = cell.send(alter({"hostname": "h", "broker_id": 7})).results[0].offset
+    decision = cell.decide(alter({"hostname": "h", "broker_id": 7}))
+    assert not decision.records
+    assert decision.body.results[0].offset == offset
+
+
+def test_a_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() -> None:
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("h"))
+    cell.send(alter({"hostname": "h", "broker_id": 4}))
+    assert cell.pending.hostnames["h"].reason == BY_HAND
+
+
+# --- collecting -------------------------------------------------------------------------------------------------------
+
+
+def moved(cell: Cell, broker_id: int, *hosts: str) -> None:
+    """Register a broker from one host after the other."""
+    for number, host in enumerate(hosts):
+        cell.silence(broker_id)
+        cell.join(broker_id, incarnation=f"{broker_id}-{number}-{host}", listeners=at(host))
+
+
+def later(cell: Cell) -> None:
+    cell.now += COLLECT_INTERVAL_S
+    for broker_id in sorted(cell.pending.snapshot().brokers):
+        cell.beat(broker_id)
+    cell.due()
+
+
+def test_a_host_that_a_broker_has_left_is_forgotten() -> None:
+    cell = Cell(brokers=0)
+    moved(cell, 4, "g", "h")
+    moved(cell, 5, "k")
+    assert mapped(cell) == {"g": 4, "h": 4, "k": 5}
+    later(cell)
+    assert mapped(cell) == {"h": 4, "k": 5}
+    before = cell.pending.offset
+    later(cell)
+    assert cell.pending.offset - before <= 1, "no more than a progress record"
+
+
+def test_a_mapping_of_a_broker_that_is_not_registered_stays() -> None:
+    cell = Cell(brokers=0)
+    moved(cell, 4, "h")
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=4))
+    later(cell)
+    assert mapped(cell) == {"h": 4}
+
+
+def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
+    """[the proposal's rule alone would collect what an operator prepares while the broker still runs on its old host]"""
+    cell = Cell(brokers=0)
+    moved(cell, 4, "h")
+    cell.send(alter({"hostname": "new", "broker_id": 4}))
+    later(cell)
+    assert mapped(cell) == {"h": 4, "new": 4}
+    moved(cell, 4, "elsewhere")
+    later(cell)
+    assert mapped(cell) == {"elsewhere": 4}
+
+
+def test_one_run_collects_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COLLECT_MAX >= 1
+    monkeypatch.setattr(hostnames, "COLLECT_MAX", 2)
+    cell = Cell(brokers=0)
+    moved(cell, 4, "a", "b", "c", "d")
+    later(cell)
+    assert mapped(cell) == {"c": 4, "d": 4}
+    later(cell)
+    assert mapped(cell) == {"d": 4}
