@@ -38,6 +38,12 @@ class SwarmConfig:
     these clients' calls goes to one controller, and to no other, whoever leads."""
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""
+    admin_per_s: float = 0.0
+    """With brokers: reassignments, cancellations, added partitions and elections of leaders."""
+    unclean: bool = False
+    """Among these, unclean leaders are asked for, and allowed to topics."""
+    balance_interval_s: int = 0
+    """How often the controller looks for leaders to elect by itself; 0: as by default."""
     value_bytes: int = 10
     """Up to this long, drawn for each write."""
     shared_keys: int = 3
@@ -140,4 +146,10 @@ def draw(seed: int) -> SwarmConfig:
         asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )
     later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
-    return replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
+    config = replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
+    return replace(
+        config,
+        admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
+        unclean=rng.random() < 0.5,
+        balance_interval_s=rng.choice((0, 1, 5)),
+    )

@@ -17,6 +17,7 @@ from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.administrator import Administrator
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.partition_leaders import PartitionLeaders
 
@@ -53,12 +54,13 @@ class Workload:
         self._rng = world.rng("clients")
         self._burst_client: Client | None = None
         self._leaders = PartitionLeaders(self, world)
+        self._administrator = Administrator(self, world)
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
         config = self._world.config
         clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
-        return [*clients, "last", "burst", *self._leaders.hosts()]
+        return [*clients, "last", "burst", *self._leaders.hosts(), self._administrator.name]
 
     def begin(self) -> None:
         """Let all clients begin."""
@@ -68,10 +70,12 @@ class Workload:
             client = Client(self, self._world, f"client{number}", direct=direct)
             self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
         self._leaders.begin()
+        self._administrator.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
         self._leaders.stop()
+        self._administrator.stop()
         for task in self._tasks:
             task.cancel()
 

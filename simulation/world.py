@@ -112,6 +112,12 @@ class World:
             settings = replace(settings, controller_quorum_auto_join_enable=True)
         if config.max_clients:
             settings = replace(settings, max_clients=config.max_clients)
+        if config.balance_interval_s:
+            settings = replace(
+                settings,
+                leader_imbalance_check_interval_seconds=config.balance_interval_s,
+                unclean_leader_election_interval_ms=config.balance_interval_s * 1000,
+            )
         if config.release_version:
             settings = replace(settings, bootstrap_metadata_version=config.release_version)
         observers = range(OBSERVER_IDS, OBSERVER_IDS + config.observers)

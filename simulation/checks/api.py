@@ -19,7 +19,7 @@ from raftlog.quorum.events import Effect, Event
 from simulation.disk import SimDisk
 
 OperationKind = Literal[
-    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "other"
+    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin", "other"
 ]  # fmt: skip
 OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
 

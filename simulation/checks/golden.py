@@ -123,6 +123,10 @@ class GoldenLog:
                 found.append(name)
         return tuple(sorted(found))
 
+    def topic_name(self, topic_id: bytes) -> str:
+        """Of a topic that is or was there."""
+        return self._topic_names[topic_id]
+
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
         """Whether the topic was there, in the images from offset ``first`` to ``last``: one answer, or both."""
         offsets, states = self._topics.get(topic, ((), ()))

@@ -2,12 +2,16 @@
 
 * What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the partition under the broker epoch it
   named, and every member was registered under the epoch named for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
+* A record that no leader proposed takes members out of an ISR, and puts none in; but for an unclean leader, which is alone in it,
+  RECOVERING, where none of the ISR is live, and the topic allows it or somebody has asked for it.
+* A replica that a partition did not have before a reassignment stays only if it is in the ISR when that ends.
 * After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that is fenced, shut down or not registered is
   in no ISR but as its last member, and leads nothing. So a registration takes the incarnation before it out in the same batch.
 * Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and replicas.
 * An answer to a leader is of a state that the log really had, committed when it was given.
 
-Would catch: epochs of members or of the proposer not compared, a registration that inherits its predecessor's place, a leader elected
+Would catch: reassignments that end too early, cancellations that leave something behind, unclean leaders that nobody asked for or that
+do not say so; epochs of members or of the proposer not compared, a registration that inherits its predecessor's place, a leader elected
 outside the ISR, a proposal decided against the committed image instead of the pending one, an answer from a state that never was.
 """
 
@@ -26,6 +30,10 @@ from simulation.checks.node_log import Logged
 Key = tuple[bytes, int]
 
 
+UNCLEAN = "unclean.leader.election.enable"
+RECOVERED, RECOVERING = 0, 1
+
+
 class State(NamedTuple):
     """A partition from one record to the next."""
 
@@ -33,11 +41,14 @@ class State(NamedTuple):
     leader: int
     leader_epoch: int
     partition_epoch: int
+    recovery: int
 
 
 @dataclass(slots=True)
 class _Partition:
     replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
     states: list[State] = field(default_factory=list)
     """One for each partition epoch, from the first on."""
 
@@ -67,7 +78,8 @@ class Partitions(Checker):
         self._in_isr: dict[int, dict[Key, None]] = {}
         """Broker id -> the partitions that have it in their ISR."""
         self._touched: dict[Key, None] = {}
-        self.proposals = self.with_epochs = self.answers = 0
+        self._asked_for_unclean = False
+        self.proposals = self.with_epochs = self.answers = self.reassigned = self.unclean = 0
         self._notes = {
             RecordType.REGISTER_BROKER: self._registered,
             RecordType.BROKER_REGISTRATION_CHANGE: self._registration_changed,
@@ -114,7 +126,7 @@ class Partitions(Checker):
     def _created(self, message: Any, offset: int) -> None:
         key = message.topic_id, message.partition_id
         partition = self._partitions[key] = _Partition(tuple(message.replicas))
-        state = State(tuple(message.isr), message.leader, message.leader_epoch, message.partition_epoch)
+        state = State(tuple(message.isr), message.leader, message.leader_epoch, message.partition_epoch, RECOVERED)
         partition.states.append(state)
         self._moved(key, (), state.isr)
 
@@ -124,14 +136,27 @@ class Partitions(Checker):
         if partition is None:
             raise CheckFailedError(f"I21: {_name(key)} is changed at {offset}, and does not exist")
         before = partition.states[-1]
-        if message.isr_with_epochs:
-            self._proposed(key, before, message, offset)
+        old = partition.replicas
+        original = frozenset(old) - frozenset(partition.adding)
         if message.HasField("replicas"):
             partition.replicas = tuple(message.replicas.ids)
+        if message.HasField("adding_replicas"):
+            partition.adding = tuple(message.adding_replicas.ids)
+        if message.HasField("removing_replicas"):
+            partition.removing = tuple(message.removing_replicas.ids)
+        gone = frozenset(old) - frozenset(partition.replicas)
         isr = tuple(message.isr.ids) if message.HasField("isr") else before.isr
         named = message.HasField("leader")
         leader = message.leader if named else before.leader
-        partition.states.append(State(isr, leader, before.leader_epoch + named, before.partition_epoch + 1))
+        recovery = message.leader_recovery_state if message.HasField("leader_recovery_state") else before.recovery
+        epochs = before.leader_epoch + (named or bool(gone)), before.partition_epoch + 1
+        after = State(isr, leader, *epochs, recovery)
+        if message.isr_with_epochs:
+            self._proposed(key, before, message, offset, gone)
+        else:
+            self._decided(key, before, after, offset)
+        self._reassigned(key, partition, original, after, offset)
+        partition.states.append(after)
         self._moved(key, before.isr, isr)
 
     def _removed(self, message: Any, offset: int) -> None:
@@ -151,8 +176,8 @@ class Partitions(Checker):
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def _proposed(self, key: Key, before: State, message: Any, offset: int) -> None:
-        """What was accepted, against what was in force just below it."""
+    def _proposed(self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]) -> None:
+        """What was accepted, against what was in force just below it. ``gone``: by a reassignment that it completes."""
         self.proposals += 1
         what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"
         proposer = self._brokers.get(message.proposer_id, NOBODY)
@@ -160,7 +185,8 @@ class Partitions(Checker):
             raise CheckFailedError(f"{what}: the leader is broker {before.leader}")
         if proposer.epoch != message.proposer_epoch:
             raise CheckFailedError(f"{what} of epoch {message.proposer_epoch}: it is registered under {proposer.epoch}")
-        if tuple(message.isr.ids) != tuple(member.broker_id for member in message.isr_with_epochs):
+        proposed = [member.broker_id for member in message.isr_with_epochs]
+        if list(message.isr.ids) != [member for member in proposed if member not in gone]:
             raise CheckFailedError(f"{what}: {list(message.isr.ids)} is not what was proposed")
         for member in message.isr_with_epochs:
             registration = self._brokers.get(member.broker_id, NOBODY)
@@ -172,6 +198,41 @@ class Partitions(Checker):
                 )
             if not registration.active:
                 raise CheckFailedError(f"{what}, has broker {member.broker_id}: it is {registration}")
+
+    def _decided(self, key: Key, before: State, after: State, offset: int) -> None:
+        """What the controller did by itself."""
+        what = f"I21: {_name(key)} is changed at {offset} from {before} to {after}"
+        if after.recovery == before.recovery and set(after.isr) <= set(before.isr):
+            return
+        if after.recovery == RECOVERED or after.isr != (after.leader,):
+            raise CheckFailedError(f"{what}: nobody proposed that, and it is no unclean leader")
+        self.unclean += 1
+        alive = [member for member in before.isr if self._brokers.get(member, NOBODY).active]
+        if alive and set(alive) & set(self._partitions[key].replicas):
+            raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
+        topic = self._golden.topic_name(key[0])
+        allowed = self._golden.config(2, topic, UNCLEAN, offset) or self._golden.config(4, "", UNCLEAN, offset)
+        if allowed != "true" and not self._asked_for_unclean:
+            raise CheckFailedError(f"{what}, an unclean leader: nobody has asked for it")
+
+    def _reassigned(self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int) -> None:
+        what = f"I21: {_name(key)} at {offset}, replicas {partition.replicas}, ISR {after.isr}"
+        adding, removing, replicas = (
+            frozenset(partition.adding),
+            frozenset(partition.removing),
+            frozenset(partition.replicas),
+        )
+        if adding & removing or not adding | removing <= replicas:
+            raise CheckFailedError(f"{what}: adds {partition.adding} and removes {partition.removing}")
+        if adding or removing:
+            if replicas - adding != original:
+                raise CheckFailedError(f"{what}: adds {partition.adding}, but its replicas were {sorted(original)}")
+        elif replicas != original:
+            self.reassigned += 1
+            if not replicas - original <= set(after.isr):
+                raise CheckFailedError(
+                    f"{what}: the reassignment is complete, and {sorted(replicas - original)} are not in sync"
+                )
 
     def _check(self, key: Key, where: str) -> None:
         partition = self._partitions[key]
@@ -191,10 +252,16 @@ class Partitions(Checker):
         derived = (partition.replicas, *state)
         if folded is None or derived != (
             folded.replicas, folded.isr, folded.leader, folded.leader_epoch, folded.partition_epoch,
+            folded.leader_recovery_state,
         ):  # fmt: skip
             raise CheckFailedError(f"{what}: the records say {derived}, the fold {folded}")
 
     # --- answers ------------------------------------------------------------------------------------------------------
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "admin" and operation.key.startswith("elect unclean"):
+            self._asked_for_unclean = True
 
     @override
     def client_returned(self, operation: Operation) -> None:
@@ -210,7 +277,8 @@ class Partitions(Checker):
         partition = self._partitions.get(key) or self._gone.get(key)
         states = partition.states if partition is not None else []
         index = result.partition_epoch - states[0].partition_epoch if states else -1
-        told = State(tuple(result.isr), result.leader_id, result.leader_epoch, result.partition_epoch)
+        epochs = result.leader_epoch, result.partition_epoch
+        told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
         if not 0 <= index < len(states) or states[index] != told:
             raise CheckFailedError(
                 f"I21: {operation.client} was told {told} of {_name(key)} (number {operation.number}); committed is"

@@ -110,6 +110,13 @@ REPLICAS = SwarmConfig(
 )  # fmt: skip
 """Leaders of partitions propose ISRs, brokers restart all the time, and proposals are late."""
 
+MOVING = SwarmConfig(
+    brokers=5, clients=2, writes_per_s=8.0, reads_per_s=0.0, topics_share=0.3, isr_changes_per_s=20.0, admin_per_s=15.0,
+    unclean=True, balance_interval_s=1, safety_s=20.0, session_timeout_ms=900,
+    faults={"kill_broker": 1.0, "pause": 3.0, "resign": 8.0, "partition": 6.0},
+)  # fmt: skip
+"""Partitions are moved about while brokers come and go."""
+
 UNFENCING = SwarmConfig(
     brokers=3, clients=8, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, topics_share=0.0,
     timeout_s=1.0, safety_s=15.0, delay_min_ms=1.0, delay_mean_ms=3.0, election_timeout_ms=300, fetch_timeout_ms=1000,

@@ -22,8 +22,9 @@ def refused(rule: str):
 
 
 def change(**fields: Any) -> pb.PartitionChangeRecord:
-    if "isr" in fields:
-        fields["isr"] = pb.IdList(ids=fields["isr"])
+    for name in ("isr", "replicas", "adding_replicas", "removing_replicas"):
+        if name in fields:
+            fields[name] = pb.IdList(ids=fields[name])
     return pb.PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)
 
 
@@ -133,7 +134,8 @@ def test_a_fenced_leader_is_refused_even_alone() -> None:
         (change(isr=[2]), "the leader 1 is not in the ISR"),
         (change(isr=[]), "is no part of the replicas"),
         (change(isr=[1, 1]), "is no part of the replicas"),
-        (change(isr=[1, 4]), "is no part of the replicas"),
+        (change(isr=[1, 4]), "nobody proposed that"),
+        (proposal((1, 1), (1, 1), (4, -1)), "has broker 4: it is"),
     ],
 )
 def test_an_isr_that_is_none_is_refused(wrong: Any, why: str) -> None:
@@ -146,10 +148,108 @@ def test_a_fold_that_counts_epochs_otherwise_is_refused() -> None:
     folded = trace.ledger.golden.partition((TOPIC, 0))
     assert folded is not None
     trace.ledger.golden.partition = lambda key: SimpleNamespace(  # type: ignore[method-assign, assignment, return-value]
-        replicas=folded.replicas, isr=(1,), leader=1, leader_epoch=1, partition_epoch=1
+        replicas=folded.replicas, isr=(1,), leader=1, leader_epoch=1, partition_epoch=1, leader_recovery_state=0
     )
     with refused("the records say .* the fold"):
         trace.committed(1, change(isr=[1]))
+
+
+def test_a_replica_enters_an_isr_by_proposal_alone() -> None:
+    with refused("nobody proposed that, and it is no unclean leader"):
+        _led().committed(1, change(isr=[1, 2, 3]))
+
+
+def _leaderless() -> Trace:
+    """The last member of the ISR, broker 1, is fenced; 2 and 3 live."""
+    trace = _led()
+    trace.committed(1, change(isr=[1]))
+    trace.committed(1, fencing(1, 1, True), change(leader=-1))
+    return trace
+
+
+def unclean(**fields: Any) -> pb.PartitionChangeRecord:
+    return change(**{"isr": [3], "leader": 3, "leader_recovery_state": 1, **fields})
+
+
+def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
+    kind = 2 if topic else 4
+    return pb.ConfigRecord(resource_type=kind, resource_name=topic, name="unclean.leader.election.enable", value=value)
+
+
+def test_an_unclean_leader_that_was_asked_for_passes() -> None:
+    for record in (allowed("true"), allowed("true", topic="")):
+        trace = _leaderless()
+        trace.committed(1, record)
+        trace.committed(1, unclean())
+        assert _partitions(trace).unclean == 1
+        trace.committed(1, proposal((3, 3), (3, 3), (2, 2)))
+    trace = _leaderless()
+    trace.invoke("admin", key="elect unclean t")
+    trace.committed(1, unclean())
+
+
+def test_an_unclean_leader_that_nobody_asked_for_is_refused() -> None:
+    trace = _leaderless()
+    trace.invoke("admin", key="elect preferred t")
+    with refused("an unclean leader: nobody has asked for it"):
+        trace.committed(1, unclean())
+    trace = _leaderless()
+    trace.committed(1, allowed("true", topic=""), allowed("false"))
+    with refused("an unclean leader: nobody has asked for it"):
+        trace.committed(1, unclean())
+
+
+def test_an_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is_refused() -> None:
+    for wrong, why in (
+        (unclean(leader_recovery_state=0), "it is no unclean leader"),
+        (unclean(isr=[3, 2]), "it is no unclean leader"),
+        (unclean(isr=[2]), "it is no unclean leader"),
+    ):
+        trace = _leaderless()
+        trace.committed(1, allowed("true"))
+        with refused(why):
+            trace.committed(1, wrong)
+    trace = _led()
+    trace.committed(1, allowed("true"))
+    with refused(r"an unclean leader: .1, 2. of its ISR are live"):
+        trace.committed(1, unclean())
+
+
+def test_a_sound_reassignment_passes() -> None:
+    trace = _led()
+    trace.committed(1, registered(4, 10))
+    trace.committed(1, fencing(4, 10, False))
+    move = change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2])
+    trace.committed(1, move)
+    trace.committed(1, change(replicas=[1, 2, 3], adding_replicas=[], removing_replicas=[]))
+    trace.committed(1, move)
+    done = proposal((1, 1), (1, 1), (2, 2), (4, 10))
+    done.isr.ids[:] = [4]
+    done.MergeFrom(change(replicas=[4, 3], adding_replicas=[], removing_replicas=[], leader=4))
+    trace.committed(1, done)
+    assert _partitions(trace).reassigned == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (change(replicas=[1, 2, 3, 4], adding_replicas=[], removing_replicas=[]), "complete, and .4. are not in sync"),
+        (change(replicas=[4, 1, 2, 3], adding_replicas=[4], removing_replicas=[4]), "adds .4,. and removes .4,."),
+        (change(replicas=[1, 2, 3], adding_replicas=[4]), "adds .4,. and removes"),
+        (change(replicas=[4, 1, 2], adding_replicas=[4]), "but its replicas were .1, 2, 3."),
+        (change(replicas=[4, 1, 2, 3], removing_replicas=[1]), "but its replicas were .1, 2, 3."),
+    ],
+)
+def test_a_reassignment_that_loses_or_invents_replicas_is_refused(wrong: Any, why: str) -> None:
+    with refused(why):
+        _led().committed(1, wrong)
+
+
+def test_a_cancellation_that_leaves_something_behind_is_refused() -> None:
+    trace = _led()
+    trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2]))
+    with refused("the reassignment is complete, and .4. are not in sync"):
+        trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[], removing_replicas=[]))
 
 
 def test_a_leader_is_told_what_the_log_has() -> None:

@@ -1,0 +1,125 @@
+"""Mutants of what moves partitions about: reassignments, elections, and what they must not do to an ISR."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import MOVING
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+RESTARTS = "brokers that restart"
+
+MUTANTS = (
+    Mutant(
+        "reassignment-before-in-sync",
+        "a reassignment is complete before the new replicas are in the ISR",
+        (
+            Edit(
+                "controller.partition_change:_completed",
+                "not staying or not set(wanted.adding) <= set(members)",
+                "not staying",
+            ),
+        ),
+        MOVING,
+    ),
+    Mutant(
+        "cancelled-replica-in-isr",
+        "a replica that was being added stays in the ISR when that is cancelled",
+        (
+            Edit(
+                "controller.reassignment:_change",
+                "[member for member in partition.isr if member in assignment.replicas]",
+                "list(partition.isr)",
+            ),
+        ),
+        MOVING,
+    ),
+    Mutant(
+        "cancel-forgets-removing",
+        "a cancellation keeps the new replicas instead of the old ones",
+        (
+            Edit(
+                "controller.reassignment:_decide",
+                "Assignment(assignment_of(partition).original, (), ())",
+                "Assignment(assignment_of(partition).target, (), ())",
+            ),
+        ),
+        MOVING,
+    ),
+    Mutant(
+        "second-reassignment-forgets-first",
+        "a second reassignment takes what the first one is adding for replicas there always were",
+        (
+            Edit(
+                "controller.reassignment:_reassign",
+                "original = assignment_of(partition).original",
+                "original = partition.replicas",
+            ),
+        ),
+        MOVING,
+    ),
+    Mutant(
+        "unclean-without-being-asked",
+        "a replica outside the ISR leads though nobody has allowed it",
+        (
+            Edit(
+                "controller.elections:removals",
+                "not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)",
+                "not isr and not on_purpose",
+            ),
+        ),
+        replace(MOVING, unclean=False),
+        RESTARTS,
+    ),
+    Mutant(
+        "unclean-not-declared",
+        "an unclean leader does not say that it is one",
+        (
+            Edit(
+                "controller.partition_change:next_state",
+                "members, recovery_state = (leader,), RECOVERING",
+                "members = (leader,)",
+            ),
+        ),
+        MOVING,
+        RESTARTS,
+    ),
+    Mutant(
+        "preferred-outside-isr",
+        "the preferred leader is elected though it is not in the ISR",
+        (
+            Edit(
+                "controller.partition_change:choose_leader",
+                "replicas[0] in isr and active(replicas[0])",
+                "active(replicas[0])",
+            ),
+            Edit(
+                "controller.leader_elections:wants_preferred",
+                "first in partition.isr and brokers.active(first)",
+                "brokers.active(first)",
+            ),
+        ),
+        MOVING,
+        RESTARTS,
+    ),
+    Mutant(
+        "last-member-leaves-isr",
+        "the last member of an ISR is taken out of it",
+        (Edit("controller.partition_change:next_state", "members or partition.isr", "members"),),
+        MOVING,
+        RESTARTS,
+    ),
+    Mutant(
+        "removed-replica-keeps-leader-epoch",
+        "replicas go, and the leader epoch stays",
+        (
+            Edit(
+                "raftlog.metadata.fold:changed_partition",
+                'has("leader") or not set(old.replicas) <= set(replicas)',
+                'has("leader")',
+            ),
+        ),
+        MOVING,
+    ),
+)
