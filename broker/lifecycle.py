@@ -197,8 +197,16 @@ class Lifecycle:
         self._next_at = now
         self._look(now)
 
-    def heartbeat_answered(self, now: float, *, should_shut_down: bool) -> None:
-        """The active controller took a heartbeat. Contact counts from when it was sent."""
+    @property
+    def sent_at(self) -> float:
+        """When what is in flight was sent, or what was last."""
+        return self._sent_at
+
+    def heartbeat_answered(self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER) -> None:
+        """The active controller took a heartbeat. Contact counts from when it was sent.
+
+        ``next_within_s``: the next one is due by then, if that is earlier than usual.
+        """
         self._in_flight = None
         if self.epoch < 0:
             return
@@ -210,7 +218,8 @@ class Lifecycle:
             self._leave("controlled shutdown", clean=True)
         settings = self._settings
         interval_ms = settings.shutdown_interval_ms if stopping else settings.heartbeat_interval_ms
-        self._next_at = now if self._urgent else now + interval_ms / 1000 * self._rng.uniform(0.9, 1.0)
+        interval_s = min(interval_ms / 1000, next_within_s)
+        self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
         """What was in flight has failed, or its outcome is unknown: both requests may be repeated."""

@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from broker.lifecycle import NEVER, Exit, Heartbeat, Lifecycle, Register
+from broker.read_lease import ReadLease
 from broker.settings import BrokerSettings
 from broker.view import View
 from raftlog.client.controller_client import ControllerClient, checked
@@ -34,6 +35,7 @@ class Membership:
         settings: BrokerSettings,
         lifecycle: Lifecycle,
         view: View,
+        lease: ReadLease,
         client: ControllerClient,
         *,
         process: Process,
@@ -45,6 +47,7 @@ class Membership:
         self._settings = settings
         self._lifecycle = lifecycle
         self._view = view
+        self._lease = lease
         self._client = client
         self._process = process
         self._incarnation_id = incarnation_id
@@ -177,6 +180,7 @@ class Membership:
                 controller_epoch=view.controller_epoch,
                 told_lowest_acknowledged_offset=view.told,
                 told_high_watermark=view.high_watermark,
+                want_read_lease=self._lease.wanted(self._loop.time()),
             ),
         )
 
@@ -187,7 +191,13 @@ class Membership:
         if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset):
             raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
         self._check_timeouts(reply.broker_session_timeout_ms)
-        self._lifecycle.heartbeat_answered(self._loop.time(), should_shut_down=reply.should_shut_down)
+        lifecycle, now = self._lifecycle, self._loop.time()
+        self._lease.answered(lifecycle.sent_at, reply.read_lease_ms, reply.read_lease_refusal)
+        lifecycle.heartbeat_answered(
+            now,
+            should_shut_down=reply.should_shut_down,
+            next_within_s=self._lease.next_heartbeat_s(now, reply.read_lease_ms),
+        )
         self._on_heartbeat()
 
 

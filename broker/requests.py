@@ -82,7 +82,7 @@ class RequestServer:
 
     def released(self) -> None:
         """The view has moved: answer the reads that waited for it."""
-        for pending, image in self._gate.release():
+        for pending, image in self._gate.release(self._loop.time()):
             self._answer(pending, image)
 
     def refuse_parked(self, error: ApiError) -> None:

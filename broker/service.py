@@ -18,6 +18,7 @@ from broker.lifecycle import NEVER, Exit, Lifecycle
 from broker.membership import Membership
 from broker.partition.events import StandingChanged
 from broker.read_gate import ReadGate
+from broker.read_lease import ReadLease
 from broker.replication.data_plane import DataPlane
 from broker.replication.wiring import make_data_plane
 from broker.requests import Pending, RequestServer
@@ -71,11 +72,13 @@ class BrokerService:
             rng=_split(rng),
             now=self._loop.time(),
         )
+        self._lease = ReadLease(lambda: self._lifecycle.epoch, self._lease_wanted)
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
         self._membership = Membership(
             settings,
             self._lifecycle,
             self._view,
+            self._lease,
             ControllerClient(transport, settings.controllers, rng=_split(rng)),
             process=process,
             incarnation_id=incarnation_id,
@@ -106,7 +109,10 @@ class BrokerService:
                 failed=self._failed,
             )
         gate: ReadGate[Pending] = ReadGate(
-            self._view, max_parked=settings.max_parked_reads, default_timeout_ms=settings.request_timeout_ms
+            self._view,
+            self._lease,
+            max_parked=settings.max_parked_reads,
+            default_timeout_ms=settings.request_timeout_ms,
         )
         self.requests = RequestServer(
             self._view,
@@ -165,6 +171,8 @@ class BrokerService:
 
     def stop(self) -> None:
         """Ask for a controlled shutdown; ``ended`` says when it is over, within its timeout."""
+        # Before any heartbeat says that it stops: from that one on it may be fenced.
+        self._lease.renounce()
         self._lifecycle.stop(self._loop.time())
         self._membership.pump()
 
@@ -205,6 +213,7 @@ class BrokerService:
             "controller epoch": view.controller_epoch,
             "applied": view.applied,
             "lowest acknowledged offset": view.told,
+            "read lease ms": self._lease.remaining_ms(self._loop.time()),
             "fenced because": self.why_fenced(),
             "heartbeats": "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)",
             "timeouts": self._membership.misfit or "fit the controllers'",
@@ -226,6 +235,7 @@ class BrokerService:
             state_hash=format_hash(view.tip.state_hash),
             self_fenced=lifecycle.self_fenced(self._loop.time()) or view.ahead,
             image_bytes_kept=view.bytes_kept,
+            read_lease_ms=self._lease.remaining_ms(self._loop.time()),
         )
 
     # --- what its parts report ----------------------------------------------------------------------------------------
@@ -245,8 +255,12 @@ class BrokerService:
         serve_until = self._lifecycle.serve_until if not why else -NEVER
         return StandingChanged(self._lifecycle.epoch, serve_until, why)
 
+    def _lease_wanted(self) -> None:
+        self._lifecycle.hasten(self._loop.time())
+        self._membership.pump()
+
     def _heard(self) -> None:
-        """A heartbeat was answered: it may have told a new LAO, and so made room in the view."""
+        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or brought a lease."""
         self.requests.released()
         self._follower.resume()
 

@@ -29,6 +29,7 @@ from controller.leader_elections import elect_leaders
 from controller.membership import Look, Membership
 from controller.partitions import create_partitions
 from controller.progress import ProgressPolicy
+from controller.read_leases import ReadLeases
 from controller.reassignment import alter_reassignments, list_reassignments
 from controller.registration import register_broker, unregister_broker
 from controller.sessions import SessionTracker
@@ -91,8 +92,9 @@ class ActiveController:
             now=now,
         )
         absences = Absences(settings.broker_id_adopt_after_ms / 1000, now)
+        read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
         self.state = ControllerState(
-            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, rng, absences, began_at=now
+            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, read_leases, rng, absences, began_at=now
         )
         brokers = pending.snapshot().brokers
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
@@ -116,7 +118,7 @@ class ActiveController:
         self._observed = epoch_start_offset
         self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
             "register_broker": lambda request, now: register_broker(self.state, request, now),
-            "unregister_broker": lambda request, now: unregister_broker(self.state, request),
+            "unregister_broker": lambda request, now: unregister_broker(self.state, request, now),
             "broker_heartbeat": self._heartbeat,
             "alter_partition": self._alter_partition,
             "create_topics": lambda request, now: create_topics(self.state, request),
@@ -316,6 +318,12 @@ class ActiveController:
             stuck = watch.stuck(now, self._unfenced_reporting(), self.lao.applied_of)
         if stuck is None:
             watch.mark(now, self.state.committed.offset)
+            return None
+        leases = self.state.read_leases
+        if leases.ends_at(stuck) > now:
+            # Not while it may be answering strict reads: no renewals, and then. A broker that catches up meanwhile is let off.
+            leases.stop(stuck)
+            watch.look_again(now, leases.ends_at(stuck))
             return None
         return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, lambda: watch.fenced(stuck, now))
 

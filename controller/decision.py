@@ -31,6 +31,8 @@ class Decision(NamedTuple):
     """The answer goes out when the records are in the leader's log, without saying that they are committed."""
     duplicate: ClientResult | None = None
     """A retry: what the write became when it was executed. Nothing else is set."""
+    decide_again_at: float | None = None
+    """Nothing is decided yet: the request waits, and is decided anew at this time (seconds of the loop's clock). No answer is set."""
     transfer_to: int | None = None
     """Hand the leadership over to this voter; the answer goes out when that is done."""
 

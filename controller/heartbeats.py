@@ -20,6 +20,7 @@ from controller.fencing import (
 )
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
+from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -42,6 +43,7 @@ def decide_heartbeat(
     want_fence = (request.want_fence or request.target_state == rpc.INACTIVE) and not heartbeats_off(state)
     if has_left(broker):
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
+    # A process that says that it stops reads strictly no more: it is moved and leaves whatever lease it has.
     if broker.in_controlled_shutdown:
         return _while_stopping(state, broker, request, now)
     if want_shut_down:
@@ -50,10 +52,36 @@ def decide_heartbeat(
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence)
     if want_fence:
+        if state.read_leases.ends_at(broker.id) > now:
+            # Asked for again with each heartbeat: in force when its lease for strict reads has ended.
+            reply = _reply(state, broker, request, rpc.ACTIVE)
+            return reply._replace(on_proposed=lambda: state.read_leases.stop(broker.id))
         body = _reply(state, broker, request, rpc.INACTIVE).body
         records = fence(state.pending, broker, ASKED_TO_BE_FENCED)
         return Decision(records, body, None, lambda: state.changed(broker.id, now))
-    return _reply(state, broker, request, rpc.ACTIVE)
+    reply = _reply(state, broker, request, rpc.ACTIVE)
+    return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
+
+
+def _with_lease(state: ControllerState, broker: Broker, reply: Decision, now: float) -> Decision:
+    """Give a lease for strict reads along, or say why not. The reply wrote nothing, so it waits for a confirmed round."""
+    refusal = _no_lease(state, broker, now)
+    if refusal:
+        reply.body.read_lease_refusal = refusal
+        return reply
+    reply.body.read_lease_ms = state.read_leases.length_ms
+    return reply._replace(on_proposed=lambda: state.read_leases.granted(broker.id, now))
+
+
+def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
+    if not versions.supports_strict_reads(state.pending.features):
+        level = versions.metadata_version(state.pending.features)
+        return f"metadata.version is {level}: leases for strict reads need 3"
+    if not state.lao.unfenced_throughout(broker.id):
+        return "that this broker is unfenced is not committed yet"
+    if state.read_leases.is_withheld(broker.id, now):
+        return "this broker is about to be fenced or unregistered"
+    return ""
 
 
 def is_caught_up(broker: Broker, applied: int) -> bool:

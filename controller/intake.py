@@ -6,6 +6,7 @@ Heartbeats go before all others, and have a bound of their own: behind a backlog
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Intake:
         self._default_timeout_s = default_timeout_s
         self._queue: deque[Waiting] = deque()
         self._heartbeats: deque[Waiting] = deque()
+        self._deferred: list[tuple[float, Waiting]] = []
+        """(when to queue it again, the request)."""
         self.waiting_bytes = 0
         """Of the requests that wait."""
 
@@ -53,7 +56,7 @@ class Intake:
                 field=request.WhichOneof("body") or "",
             )
         queue = self._heartbeats if heartbeat else self._queue
-        if len(queue) >= MAX_WAITING:
+        if len(queue) + len(self._deferred) >= MAX_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
         queue.append(Waiting(link, request, now + timeout_s, size))
@@ -68,16 +71,33 @@ class Intake:
         self.waiting_bytes -= waiting.size
         return waiting
 
+    def defer(self, waiting: Waiting, until: float) -> None:
+        """A request that was taken and cannot be decided before ``until``."""
+        self._deferred.append((until, waiting))
+
+    def wake(self, now: float) -> bool:
+        """Queue those again whose time to be decided has come; whether there are any."""
+        due = [waiting for until, waiting in self._deferred if until <= now]
+        if due:
+            self._deferred = [entry for entry in self._deferred if entry[0] > now]
+            self._queue.extend(due)
+            self.waiting_bytes += sum(waiting.size for waiting in due)
+        return bool(due)
+
     def drain(self) -> Iterator[Waiting]:
         """All of them."""
+        self.wake(math.inf)
         while (waiting := self.take()) is not None:
             yield waiting
 
     def expired(self, now: float) -> list[Waiting]:
         """Take out those whose time is up: they were not begun."""
+        late_deferred = [waiting for _, waiting in self._deferred if waiting.deadline <= now]
+        if late_deferred:
+            self._deferred = [entry for entry in self._deferred if entry[1].deadline > now]
         late = [waiting for queue in (self._heartbeats, self._queue) for waiting in queue if waiting.deadline <= now]
         if late:
             self._heartbeats = deque(waiting for waiting in self._heartbeats if waiting.deadline > now)
             self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
             self.waiting_bytes -= sum(waiting.size for waiting in late)
-        return late
+        return late_deferred + late

@@ -39,6 +39,10 @@ class LagWatch:
             self._marks.popleft()
         self.next_check = now + self._lag_max_s / _CHECKS_PER_LAG
 
+    def look_again(self, now: float, at: float) -> None:
+        """Who was found stuck cannot be fenced before ``at``: look then, or when it would have been looked anyway."""
+        self.next_check = min(at, now + self._lag_max_s / _CHECKS_PER_LAG)
+
     def stuck(self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]) -> int | None:
         """The stuck broker that is furthest behind, None if there is none or if most of all brokers are.
 

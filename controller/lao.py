@@ -57,6 +57,8 @@ class _Registration:
     member: bool = False
     leaves_at: int = -1
     """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log end."""
+    unfenced_from: int = -1
+    """End (exclusive) of the batch that unfenced it last; -1: before the claim. Images from there on, up to ``leaves_at``, show it so."""
     applied: int = -1
     told: int = -1
     parked: tuple[int, int] | None = None
@@ -189,6 +191,8 @@ class LaoTracker:
 
     def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
         if not fenced:
+            if not broker.member or broker.leaves_at >= 0:
+                broker.unfenced_from = batch_end
             # A fencing before this one no longer ends anything: an image above it shows the broker unfenced.
             broker.leaves_at = -1
             if not broker.member:
@@ -320,6 +324,20 @@ class LaoTracker:
             return []
         lowest = self._by_applied[0][0]
         return sorted({b for _, b, _ in self._by_applied.irange(maximum=(lowest, float("inf")))})
+
+    def unfenced_throughout(self, broker_id: int) -> bool:
+        """Whether *every* image from the high watermark to the log end shows the present registration unfenced.
+
+        Only then may a lease for strict reads be given: whatever of the log survives a failover, the broker counts.
+        """
+        broker = self._current.get(broker_id)
+        return (
+            broker is not None
+            and broker.member
+            and broker.leaves_at < 0
+            and broker.unfenced_from <= self._high_watermark
+            and self._high_watermark > 0
+        )
 
     def waiting_for_applied(self, offset: int) -> list[int]:
         """Members that have not applied ``offset`` yet: the first 100, ascending."""

@@ -62,11 +62,18 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     return Decision(records, _response(state, request, epoch, choice), None, remember)
 
 
-def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest) -> Decision:
-    """Remove a registration, and the broker from every ISR and leadership; it stays in the replica sets."""
+def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest, now: float) -> Decision:
+    """Remove a registration, and the broker from every ISR and leadership; it stays in the replica sets.
+
+    A broker that is not fenced goes when its lease for strict reads has ended: up to a session timeout later.
+    """
     broker: Broker | None = state.pending.brokers.get(request.broker_id)
     if broker is None:
         raise refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered", "broker_id")
+    leases = state.read_leases
+    if not broker.fenced and leases.ends_at(broker.id) > now:
+        # It may be answering strict reads until then.
+        return Decision([], None, None, lambda: leases.stop(broker.id), decide_again_at=leases.ends_at(broker.id))
     # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
     records = removals(state.pending, broker.id)
     records.append(record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)))

@@ -467,6 +467,9 @@ class ControllerService:
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
             if decision.on_proposed is not None:
                 decision.on_proposed()
+            if decision.decide_again_at is not None:
+                self._intake.defer(waiting, decision.decide_again_at)
+                continue
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
             if decision.answer_when_appended:
                 parked.response.ClearField("write")
@@ -599,7 +602,7 @@ class ControllerService:
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
             active.sessions.extend_all(gap_s)
             active.state.absences.extend_all(gap_s)
-        elif active.next_deadline() <= now:
+        elif self._intake.wake(now) or active.next_deadline() <= now:
             self._schedule_turn()
 
     def _look_at_space(self, now: float) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from controller.absences import Absences
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
+from controller.read_leases import ReadLeases
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
@@ -32,6 +33,7 @@ class ControllerState:
     lao: LaoTracker
     sessions: SessionTracker
     lag_watch: LagWatch
+    read_leases: ReadLeases
     rng: random.Random
     absences: Absences
     wants_unfence: set[int] = field(default_factory=set)
@@ -79,5 +81,6 @@ class ControllerState:
     def forget(self, broker_id: int) -> None:
         """End a broker's session, and drop what was remembered about it."""
         self.sessions.end(broker_id)
+        self.read_leases.forget(broker_id)
         self.wants_unfence.discard(broker_id)
         self.shutdown_offsets.pop(broker_id, None)

@@ -72,6 +72,7 @@ class ErrorCode(IntEnum):
     INCONSISTENT_GENERATION = 10001
     BROKER_FENCED = 10002
     LAO_UNKNOWN = 10003
+    NO_READ_LEASE = 10004
 
 
 def code_name(code: ErrorCode) -> str:

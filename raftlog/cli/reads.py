@@ -16,12 +16,14 @@ class ReadMode(StrEnum):
 
     REPEATABLE = "repeatable"
     LATEST = "latest"
+    STRICT = "strict"
 
 
 ReadModeOption = Annotated[
     ReadMode,
     typer.Option(
-        "--read", help="repeatable: what every broker can show; latest: the newest that the broker asked has applied."
+        "--read",
+        help="repeatable: what every broker can show; latest: the newest that the broker asked has applied; strict: linearizable.",
     ),
 ]
 

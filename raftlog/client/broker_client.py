@@ -128,14 +128,17 @@ class BrokerClient:
         self._router.close()
 
 
+_ELSEWHERE = frozenset({ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE})
+
+
 def _ms(timeout_s: float) -> int:
     return max(1, int(timeout_s * 1000))
 
 
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
-    """A fenced broker takes nothing new: another one may."""
-    fenced = response.HasField("error") and response.error.error_code == ErrorCode.BROKER_FENCED
-    return Refusal() if fenced else None
+    """A fenced broker takes nothing new, and one without a lease reads nothing strictly: another one may."""
+    elsewhere = response.HasField("error") and response.error.error_code in _ELSEWHERE
+    return Refusal() if elsewhere else None
 
 
 def _again(request: broker_pb2.BrokerRequest, remaining_s: float) -> broker_pb2.BrokerRequest:

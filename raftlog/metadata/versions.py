@@ -25,6 +25,7 @@ _VOTERS = 2
 _CLIENTS = 2
 _HOSTNAMES = 3
 _HEARTBEAT_LEVELS = 3
+_STRICT_READS = 3
 
 Features = Mapping[str, int] | Any
 """Feature name -> finalized level: ``features`` of an image or of a draft."""
@@ -69,3 +70,8 @@ def heartbeats_in_force(features: Features) -> bool:
     if features.get(BROKER_HEARTBEAT_VERSION, 0) >= 1 or features.get(LAO_VERSION, 0) >= 1:
         return True
     return not supports_heartbeat_levels(features)
+
+
+def supports_strict_reads(features: Features) -> bool:
+    """Whether leases for strict reads may be given: below, a controller of the build before may take over, which knows of none."""
+    return metadata_version(features) >= _STRICT_READS

@@ -4,10 +4,12 @@ import pytest
 from broker_log import LogMaker
 
 from broker.read_gate import ReadGate
+from broker.read_lease import ReadLease
 from broker.view import View
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 
@@ -20,10 +22,15 @@ class Broker:
         self.view.reset(0)
         self.log.leader()
         self.log.unfence(ME, self.log.register(ME))
-        self.gate: ReadGate[str] = ReadGate(self.view, max_parked=max_parked, default_timeout_ms=1000)
+        self.asked = 0
+        self.lease = ReadLease(lambda: 3, self._asked)
+        self.gate: ReadGate[str] = ReadGate(self.view, self.lease, max_parked=max_parked, default_timeout_ms=1000)
         self.apply(applied)
         if told is not None:
             self.tell(told)
+
+    def _asked(self) -> None:
+        self.asked += 1
 
     def apply(self, offset: int) -> None:
         while self.log.last < offset:
@@ -37,8 +44,8 @@ class Broker:
         image = self.gate.admit(name, options, now, why_fenced=why_fenced)
         return None if image is None else image.offset
 
-    def released(self) -> list[tuple[str, int]]:
-        return [(name, image.offset) for name, image in self.gate.release()]
+    def released(self, now: float = 0.0) -> list[tuple[str, int]]:
+        return [(name, image.offset) for name, image in self.gate.release(now)]
 
 
 def options(
@@ -188,3 +195,117 @@ def test_refuse_all() -> None:
     error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "over")
     assert broker.gate.refuse_all(error) == [("a", error), ("b", error)]
     assert len(broker.gate) == 0
+
+
+# --- strict -----------------------------------------------------------------------------------------------------------
+
+
+def strict(at_least: int | None = None, *, timeout_ms: int = 0) -> pb.ReadOptions:
+    wanted = options(at_least, timeout_ms=timeout_ms)
+    wanted.mode = pb.STRICT
+    return wanted
+
+
+class StrictBroker(Broker):
+    """One at metadata.version 3, with a lease until ``lease_s``."""
+
+    def __init__(self, *, applied: int = 10, told: int = 10, lease_s: float = 0.0) -> None:
+        super().__init__(applied=3, told=None)
+        self.log.append(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
+        self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
+        self.apply(applied)
+        self.tell(told)
+        if lease_s:
+            self.grant(lease_s)
+
+    def grant(self, lease_s: float, sent_at: float = 0.0) -> None:
+        self.lease.answered(sent_at, int(lease_s * 1000), "")
+
+
+def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
+    broker = StrictBroker(lease_s=5.0)
+    assert broker.ask("r", strict()) == 10
+    assert broker.ask("r", strict(7), now=4.9) == 10
+    assert broker.asked == 0
+    assert broker.ask("r", strict(), now=5.0) is None
+    assert broker.asked == 1, "a heartbeat is due at once"
+
+
+def test_a_strict_read_waits_until_all_that_was_applied_at_its_beginning_is_at_lao() -> None:
+    """[A has been told 10 and shows it; B, which has applied 10 and was told 8, must not show 8 to who asks next]"""
+    broker = StrictBroker(applied=10, told=8, lease_s=5.0)
+    assert broker.ask("plain", options()) == 8
+    assert broker.ask("r", strict()) is None
+    broker.apply(12)
+    broker.tell(9)
+    assert broker.released() == []
+    broker.tell(10)
+    assert broker.released() == [("r", 10)], "what was applied later it need not wait for"
+
+
+def test_a_strict_read_never_shows_more_than_lao_whatever_its_token_says() -> None:
+    broker = StrictBroker(applied=12, told=10, lease_s=5.0)
+    assert broker.ask("plain", options(11)) == 11
+    assert broker.ask("r", strict(11)) is None
+    broker.tell(12)
+    assert broker.released() == [("r", 12)]
+
+
+def test_a_strict_read_without_a_lease_waits_for_one_and_then_for_what_is_applied_by_then() -> None:
+    broker = StrictBroker(applied=10, told=10)
+    assert broker.ask("r", strict()) is None
+    broker.apply(11)
+    assert broker.released(0.1) == []
+    broker.grant(5.0)
+    assert broker.released(0.2) == [], "at 10 it would miss what others had acknowledged while there was no lease"
+    broker.tell(11)
+    assert broker.released(0.3) == [("r", 11)]
+
+
+def test_a_strict_read_that_had_a_lease_at_some_moment_may_be_answered_when_it_is_over() -> None:
+    broker = StrictBroker(applied=10, told=9, lease_s=0.5)
+    assert broker.ask("r", strict()) is None
+    broker.tell(10)
+    assert broker.released(0.9) == [("r", 10)]
+
+
+def test_what_a_strict_read_is_told_at_its_deadline() -> None:
+    broker = StrictBroker(applied=10, told=9)
+    broker.ask("no lease", strict(timeout_ms=100))
+    broker.grant(5.0, sent_at=0.1)
+    broker.ask("held back", strict(timeout_ms=100), now=0.2)
+    broker.ask("not applied", strict(11, timeout_ms=100), now=0.2)
+    found = [(name, error.code, error.outcome_unknown) for name, error in broker.gate.expire(0.5)]
+    assert found == [
+        ("no lease", ErrorCode.NO_READ_LEASE, False),
+        ("held back", ErrorCode.REQUEST_TIMED_OUT, False),
+        ("not applied", ErrorCode.REQUEST_TIMED_OUT, False),
+    ]
+    assert len(broker.gate) == 0
+    assert broker.released(0.5) == []
+
+
+def test_below_their_level_strict_reads_are_refused_at_once() -> None:
+    with pytest.raises(ApiError) as error:
+        Broker().ask("r", strict())
+    assert (error.value.code, error.value.field) == (ErrorCode.UNSUPPORTED_VERSION, "read.mode")
+
+
+def test_a_broker_that_stops_refuses_strict_reads_at_once() -> None:
+    broker = StrictBroker(lease_s=5.0)
+    broker.lease.renounce()
+    with pytest.raises(ApiError) as error:
+        broker.ask("r", strict())
+    assert error.value.code is ErrorCode.NO_READ_LEASE
+    assert broker.ask("plain", options()) == 10
+
+
+def test_strict_reads_of_different_times_wait_each_for_its_own() -> None:
+    broker = StrictBroker(applied=10, told=9, lease_s=5.0)
+    broker.ask("first", strict())
+    broker.apply(14)
+    broker.ask("second", strict())
+    broker.tell(12)
+    assert broker.released() == [("first", 12)]
+    broker.tell(14)
+    assert broker.released() == [("second", 14)]

@@ -115,6 +115,9 @@ class Cell:
     def send(self, message: Any) -> Any:
         """Decide, fold and commit a request that is expected to succeed; its body."""
         decision = self.propose(self.decide(message))
+        if decision.decide_again_at is not None:
+            self.now = decision.decide_again_at
+            decision = self.propose(self.decide(message))
         assert decision.error is None, decision.error
         return decision.body
 
@@ -195,6 +198,8 @@ class Cell:
         return (
             set(state.wants_unfence),
             dict(state.shutdown_offsets),
+            [state.read_leases.ends_at(broker_id) for broker_id in brokers],
+            [state.read_leases.is_withheld(broker_id, self.now) for broker_id in brokers],
             [(broker_id, sessions.last_contact(broker_id)) for broker_id in brokers],
             [(self.lao.applied_of(broker_id), self.lao.told_of(broker_id)) for broker_id in brokers],
             self.lao.lao,

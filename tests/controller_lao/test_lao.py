@@ -433,3 +433,45 @@ def test_a_batch_left_out_is_refused() -> None:
     with pytest.raises(ValueError, match="offset 5 does not follow the log end 4"):
         tracker.proposed([NO_OP], 5)
     tracker.proposed([NO_OP], 4)
+
+
+# --- leases for strict reads ------------------------------------------------------------------------------------------
+
+
+def test_unfenced_in_every_image_from_the_high_watermark_on() -> None:
+    tracker = claim(three(A))
+    assert not tracker.unfenced_throughout(A), (
+        "nothing of this epoch is committed: a follower's high watermark proves nothing"
+    )
+    tracker.committed(4)
+    assert tracker.unfenced_throughout(A)
+    assert not tracker.unfenced_throughout(B)
+    assert not tracker.unfenced_throughout(9)
+    tracker.proposed([change(B, 1, fenced=False)], 4)
+    assert not tracker.unfenced_throughout(B), "the tail may be cut before it"
+    tracker.committed(5)
+    assert tracker.unfenced_throughout(B)
+    tracker.proposed([change(B, 1, fenced=True)], 5)
+    assert not tracker.unfenced_throughout(B), "the tail may hold"
+    tracker.proposed([change(B, 1, fenced=False)], 6)
+    assert not tracker.unfenced_throughout(B), "an image between shows it fenced"
+    tracker.committed(6)
+    assert not tracker.unfenced_throughout(B)
+    tracker.committed(7)
+    assert tracker.unfenced_throughout(B)
+
+
+def test_an_unfencing_in_the_inherited_tail_counts_when_it_is_committed() -> None:
+    tracker = claim(three(A), [change(A, 0, fenced=True)], [change(A, 0, fenced=False)])
+    assert not tracker.unfenced_throughout(A)
+    tracker.committed(6)
+    assert tracker.unfenced_throughout(A)
+
+
+def test_a_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
+    tracker = claim(three(A, B))
+    tracker.committed(4)
+    tracker.proposed([register(A, 4)], 4)
+    tracker.proposed([unregister(B)], 5)
+    assert not tracker.unfenced_throughout(A)
+    assert not tracker.unfenced_throughout(B)

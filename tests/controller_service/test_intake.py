@@ -69,3 +69,26 @@ def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.M
     assert [w.request.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
     assert [w.request.cluster_id for w in queue.drain()] == ["a", "b"]
     assert queue.waiting_bytes == 0
+
+
+def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -> None:
+    queue = Intake(30.0)
+    for name in ("a", "b", "c"):
+        queue.add(None, request(name, 5000), 0.0)
+    for until in (2.0, 3.0, 9.0):
+        queue.defer(queue.take(), until)
+    assert not queue.wake(1.9)
+    assert queue.take() is None
+    assert queue.wake(3.0)
+    assert [queue.take().request.cluster_id for _ in range(2)] == ["a", "b"]
+    assert [w.request.cluster_id for w in queue.expired(5.0)] == ["c"]
+    assert not queue.wake(9.0)
+    assert queue.waiting_bytes == 0
+
+
+def test_draining_leaves_nothing_deferred() -> None:
+    queue = Intake(30.0)
+    queue.add(None, request("a"), 0.0)
+    queue.defer(queue.take(), 7.0)
+    assert [w.request.cluster_id for w in queue.drain()] == ["a"]
+    assert queue.take() is None

@@ -1,0 +1,223 @@
+"""Leases for strict reads: to whom they are given, and that nobody is fenced, replaced or unregistered under one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from controller.read_leases import LEASE_SHARE, ReadLeases
+from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+SESSION_S = 9.0
+LEASE_MS = 6750
+
+
+def ask(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatResponse:
+    return cell.beat(broker_id, want_read_lease=True, **fields)
+
+
+def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **fields: Any) -> None:
+    """Everybody's heartbeats for a while; who the controller fences by itself is fenced."""
+    end = cell.now + seconds
+    while cell.now < end:
+        cell.now = min(end, cell.now + step)
+        for broker_id in sorted(cell.pending.snapshot().brokers):
+            if broker_id not in but:
+                cell.beat(broker_id, **fields)
+        cell.due()
+
+
+def test_a_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
+    leases = ReadLeases(SESSION_S, now=100.0)
+    assert leases.length_ms == LEASE_MS == int(SESSION_S * LEASE_SHARE * 1000)
+    assert leases.ends_at(1) == 109.0, "one of an earlier controller may be in force"
+    leases.granted(1, 105.0)
+    assert (leases.ends_at(1), leases.ends_at(2)) == (114.0, 109.0)
+    leases.forget(1)
+    assert leases.ends_at(1) == 109.0
+
+
+def test_renewals_stop_until_it_has_ended_and_begin_again_by_themselves() -> None:
+    leases = ReadLeases(SESSION_S, now=100.0)
+    leases.granted(1, 105.0)
+    assert not leases.is_withheld(1, 105.0)
+    leases.stop(1)
+    assert leases.is_withheld(1, 114.5)
+    assert not leases.is_withheld(1, 116.0)
+    assert not leases.is_withheld(2, 105.0)
+
+
+def test_an_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not() -> None:
+    cell = Cell(brokers=2)
+    assert cell.beat(1).read_lease_ms == 0
+    reply = ask(cell, 1)
+    assert (reply.read_lease_ms, reply.read_lease_refusal) == (LEASE_MS, "")
+    assert cell.active.state.read_leases.ends_at(1) == cell.now + SESSION_S
+
+
+def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> None:
+    cell = Cell(brokers=1)
+    decision = cell.decide(cell.heartbeat(1, want_read_lease=True))
+    assert decision.body.read_lease_ms == LEASE_MS
+    assert not decision.records
+    assert not decision.answer_when_appended
+
+
+def test_a_broker_whose_unfencing_is_not_committed_gets_none() -> None:
+    """[the tail is cut, and the next controller's log has never unfenced it]"""
+    cell = Cell(brokers=1)
+    cell.register(2)
+    cell.hold_commits = True
+    assert not cell.beat(2).is_fenced
+    reply = ask(cell, 2)
+    assert reply.read_lease_ms == 0
+    assert "not committed" in reply.read_lease_refusal
+    cell.commit()
+    assert ask(cell, 2).read_lease_ms == LEASE_MS
+
+
+@pytest.mark.parametrize("fields", [{"want_fence": True}, {"want_shut_down": True}])
+def test_who_wants_to_go_gets_none(fields: dict[str, bool]) -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2))
+    assert ask(cell, 1, **fields).read_lease_ms == 0
+
+
+def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
+    cell = Cell(brokers=1)
+    cell.register(2)
+    assert ask(cell, 2, current_metadata_offset=-1).read_lease_ms == 0
+    assert ask(cell, 2).read_lease_ms == 0, (
+        "the reply that unfences it waits for the commit, but its image is one of those"
+    )
+
+
+def test_below_its_level_there_are_none() -> None:
+    cell = Cell(brokers=0, bootstrap=False)
+    cell.settings = type(cell.settings)(bootstrap_metadata_version=2)
+    cell.active.state.settings = cell.active.settings = cell.settings
+    cell.due()
+    cell.join(1)
+    reply = ask(cell, 1)
+    assert reply.read_lease_ms == 0
+    assert "metadata.version is 2" in reply.read_lease_refusal
+
+
+def test_a_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -> None:
+    cell = Cell(brokers=3)
+    stuck_at = cell.pending.offset
+    cell.create("t", replication_factor=1)
+    end = cell.now + 60
+    refused_at = fenced_at = None
+    last_granted_at = cell.now
+    while cell.now < end and fenced_at is None:
+        cell.now += 1.0
+        cell.create(f"t{cell.pending.offset}", replication_factor=1)
+        cell.beat(2)
+        cell.beat(3)
+        reply = ask(cell, 1, current_metadata_offset=stuck_at, told_lowest_acknowledged_offset=-1)
+        if reply.read_lease_ms:
+            assert refused_at is None, "renewed after it was stopped"
+            last_granted_at = cell.now
+        elif refused_at is None:
+            refused_at = cell.now
+            assert "about to be fenced" in reply.read_lease_refusal
+        cell.due()
+        if cell.broker(1).fenced:
+            fenced_at = cell.now
+    assert fenced_at is not None
+    assert refused_at is not None
+    assert fenced_at >= last_granted_at + SESSION_S
+    assert fenced_at <= last_granted_at + SESSION_S + 2
+    assert cell.broker(1).reason == "metadata lag above broker.metadata.lag.max.ms"
+
+
+def test_a_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
+    cell = Cell(brokers=3)
+    stuck_at = cell.pending.offset
+    begun = cell.now
+    while not cell.broker(1).fenced:
+        cell.now += 1.0
+        cell.create(f"t{cell.pending.offset}", replication_factor=1)
+        cell.beat(2)
+        cell.beat(3)
+        cell.beat(1, current_metadata_offset=stuck_at, told_lowest_acknowledged_offset=-1)
+        cell.due()
+        assert cell.now < begun + 39, "30 s, and the time between two looks"
+
+
+def test_a_broker_that_asks_to_be_fenced_is_when_its_lease_has_ended() -> None:
+    cell = Cell(brokers=2)
+    cell.now += 20
+    all_beat(cell, seconds=0.1)
+    ask(cell, 1)
+    granted_at = cell.now
+    while not cell.broker(1).fenced:
+        cell.now += 1.0
+        cell.beat(2)
+        assert ask(cell, 1, want_fence=True).read_lease_ms == 0
+        assert cell.now < granted_at + SESSION_S + 2
+    assert cell.now >= granted_at + SESSION_S
+
+
+def test_unregistering_waits_for_the_lease() -> None:
+    cell = Cell(brokers=3)
+    cell.now += 20
+    all_beat(cell, seconds=0.1)
+    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=2)).decide_again_at is None, "no lease: at once"
+    ask(cell, 1)
+    decision = cell.propose(cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
+    assert decision.decide_again_at == cell.now + SESSION_S
+    assert not decision.records
+    cell.now += 1
+    assert ask(cell, 1).read_lease_ms == 0, "renewals have stopped"
+    cell.now = decision.decide_again_at
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
+    assert 1 not in cell.pending.brokers
+
+
+def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
+    old = Cell(brokers=3)
+    ask(old, 1)
+    cell = Cell(brokers=0, image=old.pending.snapshot(), epoch=2, now=old.now + 1)
+    for broker_id in (1, 2, 3):
+        cell.beat(broker_id)
+    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)).decide_again_at == cell.now + SESSION_S
+    assert not cell.beat(1, want_fence=True).is_fenced
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.now += SESSION_S - 0.1
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+
+
+def test_who_is_fenced_is_unregistered_at_once_and_who_is_proven_gone_is_replaced_at_once() -> None:
+    process = pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=7)
+    cell = Cell(brokers=1)
+    cell.register(2)
+    assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=2)).records
+    cell.join(3, process=process)
+    ask(cell, 3)
+    assert cell.decide(registration(3, "another", process=process)).records
+
+
+def test_a_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
+    cell = Cell(brokers=2)
+    cell.now += 5
+    cell.beat(2)
+    ask(cell, 1)
+    ends_at = cell.active.state.read_leases.ends_at(1)
+    while not cell.broker(1).fenced:
+        cell.now += 0.5
+        cell.beat(2)
+        cell.due()
+    assert ends_at <= cell.now <= ends_at + 0.5
+
+
+def test_a_process_that_stops_leaves_whatever_lease_it_had() -> None:
+    cell = Cell(brokers=2)
+    ask(cell, 1)
+    assert cell.beat(1, want_shut_down=True).should_shut_down
+    assert cell.broker(1).fenced
