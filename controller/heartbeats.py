@@ -77,6 +77,8 @@ def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
     if not versions.supports_strict_reads(state.pending.features):
         level = versions.metadata_version(state.pending.features)
         return f"metadata.version is {level}: leases for strict reads need 3"
+    if heartbeats_off(state):
+        return "heartbeats are not in force: broker.heartbeat.version is 0"
     if not state.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
     if state.read_leases.is_withheld(broker.id, now):

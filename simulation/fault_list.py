@@ -70,4 +70,6 @@ FAULTS: dict[str, FaultRange] = {
     "heartbeats_lost": _every(2.0, 8.0, needs_brokers=True),
     "burst": _every(2.0, 8.0),
     "broker_behind": _every(1.0, 6.0, needs_brokers=True),
+    "stranded": _every(2.0, 8.0, needs_brokers=True),
+    "answers_late": _every(2.0, 8.0, needs_brokers=True),
 }

@@ -16,7 +16,8 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 Pairs = Sequence[tuple[str, str]]
 
 
-def _both(one: str, other: str) -> list[tuple[str, str]]:
+def both(one: str, other: str) -> list[tuple[str, str]]:
+    """Both ways between two hosts."""
     return [(one, other), (other, one)]
 
 
@@ -27,14 +28,15 @@ def _cut(world: World, pairs: Pairs) -> int:
     return sum(world.network.held.get(pair, 0) for pair in pairs)
 
 
-def _mend(world: World, pairs: Pairs) -> None:
+def mend(world: World, pairs: Pairs) -> None:
     """Open these ways again, unless they are to stay cut."""
     for source, target in pairs:
         if world.may_mend(source, target):
             world.network.unblock(source, target)
 
 
-async def _cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
+async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
+    """Cut these ways for a while; counted if that has held something up."""
     if not pairs:
         return
     shown = " ".join(f"{source}>{target}" for source, target in pairs)
@@ -43,7 +45,7 @@ async def _cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> Non
     await asyncio.sleep(seconds)
     if sum(world.network.held.get(pair, 0) for pair in pairs) > before:
         world.happened(name)
-    _mend(world, pairs)
+    mend(world, pairs)
 
 
 def _names(world: World) -> list[str]:
@@ -68,7 +70,7 @@ def _duration_s(rng: random.Random) -> float:
 async def partition(world: World, rng: random.Random) -> None:
     """Two hosts are cut off from each other."""
     if (two := _two(world, rng)) is not None:
-        await _cut_for(world, "partition", _both(*two), _duration_s(rng))
+        await cut_for(world, "partition", both(*two), _duration_s(rng))
 
 
 async def one_way(world: World, rng: random.Random) -> None:
@@ -83,7 +85,7 @@ async def one_way(world: World, rng: random.Random) -> None:
             [(name, one) for name in _names(world) if name != one],
         )
     )
-    await _cut_for(world, "one_way", pairs, _duration_s(rng))
+    await cut_for(world, "one_way", pairs, _duration_s(rng))
 
 
 async def isolate(world: World, rng: random.Random) -> None:
@@ -92,8 +94,8 @@ async def isolate(world: World, rng: random.Random) -> None:
     service = world.active()
     if service is not None and rng.random() < 0.5:
         host = next(each for each in world.controllers if each.service is service)
-    pairs = [pair for name in _names(world) if name != host.name for pair in _both(host.name, name)]
-    await _cut_for(world, "isolate", pairs, _duration_s(rng))
+    pairs = [pair for name in _names(world) if name != host.name for pair in both(host.name, name)]
+    await cut_for(world, "isolate", pairs, _duration_s(rng))
 
 
 async def split(world: World, rng: random.Random) -> None:
@@ -101,9 +103,9 @@ async def split(world: World, rng: random.Random) -> None:
     names = _names(world)
     inside = {name for name in names if rng.random() < 0.5}
     pairs = [
-        pair for one in names if one in inside for other in names if other not in inside for pair in _both(one, other)
+        pair for one in names if one in inside for other in names if other not in inside for pair in both(one, other)
     ]
-    await _cut_for(world, "split", pairs, _duration_s(rng))
+    await cut_for(world, "split", pairs, _duration_s(rng))
 
 
 async def ring(world: World, rng: random.Random) -> None:
@@ -117,10 +119,10 @@ async def ring(world: World, rng: random.Random) -> None:
         for i in range(count)
         for j in range(i + 1, count)
         if min(j - i, count - (j - i) if count > 3 else j - i) >= far
-        for pair in _both(names[i], names[j])
+        for pair in both(names[i], names[j])
         if count > 2
     ]
-    await _cut_for(world, "ring", pairs, _duration_s(rng))
+    await cut_for(world, "ring", pairs, _duration_s(rng))
 
 
 async def bridge(world: World, rng: random.Random) -> None:
@@ -131,8 +133,8 @@ async def bridge(world: World, rng: random.Random) -> None:
     rng.shuffle(names)
     _, *rest = names
     middle = len(rest) // 2
-    pairs = [pair for one in rest[:middle] for other in rest[middle:] for pair in _both(one, other)]
-    await _cut_for(world, "bridge", pairs, _duration_s(rng))
+    pairs = [pair for one in rest[:middle] for other in rest[middle:] for pair in both(one, other)]
+    await cut_for(world, "bridge", pairs, _duration_s(rng))
 
 
 async def flapping(world: World, rng: random.Random) -> None:
@@ -140,7 +142,7 @@ async def flapping(world: World, rng: random.Random) -> None:
     if (two := _two(world, rng)) is None:
         return
     for _ in range(rng.randint(3, 15)):
-        await _cut_for(world, "flapping", _both(*two), rng.uniform(0.02, 0.5))
+        await cut_for(world, "flapping", both(*two), rng.uniform(0.02, 0.5))
         if world.lasting:
             return
         await asyncio.sleep(rng.uniform(0.02, 0.5))
@@ -180,8 +182,8 @@ async def broker_behind(world: World, rng: random.Random) -> None:
     name = rng.choice(world.members).name
     controllers = [host.name for host in world.controllers]
     session_s = world.config.session_timeout_ms / 1000
-    pairs = [pair for controller in controllers for pair in _both(name, controller)]
-    await _cut_for(world, "broker_behind", pairs, session_s * rng.uniform(0.8, 3.0))
+    pairs = [pair for controller in controllers for pair in both(name, controller)]
+    await cut_for(world, "broker_behind", pairs, session_s * rng.uniform(0.8, 3.0))
     if not world.lasting:
         seconds = session_s * rng.uniform(0.0, 3.0)
         for controller in controllers:

@@ -50,7 +50,8 @@ class SimNetwork:
         self._transports: dict[str, list[SimTransport]] = {}
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[Connection, None] = {}
-        self._blocked: dict[tuple[str, str], None] = {}
+        self._blocked: dict[tuple[str, str], bool] = {}
+        """Pair -> whether connects are refused, and not only dropped."""
         self._paused: dict[str, None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
         self.faults: LinkFaults | None = None
@@ -75,19 +76,27 @@ class SimNetwork:
 
     def block(self, source: str, target: str) -> None:
         """Let nothing through from one host to another; the other direction stays open. Links break at the keepalive timeout."""
-        self._blocked[source, target] = None
+        self._blocked[source, target] = False
+        self._recheck()
+
+    def reject(self, source: str, target: str) -> None:
+        """As by a firewall that answers: connections of the two are broken off at once, and connects from one to the other refused."""
+        self._blocked[source, target] = True
+        for connection in list(self._connections):
+            if {end.site.host for end in connection.ends} == {source, target}:
+                connection.break_off()
         self._recheck()
 
     def partition(self, one: str, other: str) -> None:
         """Cut two hosts off from each other."""
-        self._blocked[one, other] = self._blocked[other, one] = None
+        self._blocked[one, other] = self._blocked[other, one] = False
         self._recheck()
 
     def isolate(self, host: str) -> None:
         """Cut a host off from all hosts known by now."""
         for other in self._transports:
             if other != host:
-                self._blocked[host, other] = self._blocked[other, host] = None
+                self._blocked[host, other] = self._blocked[other, host] = False
         self._recheck()
 
     def heal(self, one: str, other: str) -> None:
@@ -231,7 +240,7 @@ class SimNetwork:
         if self.is_blocked(source, host) or self.is_blocked(host, source):
             self.note_held(source, host)
         trouble = self.faults.connect(rng, source, host) if self.faults is not None else ""
-        if trouble == "refused":
+        if trouble == "refused" or self._blocked.get((source, host)):
             reason = "UNAVAILABLE: connection refused"
             self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
         elif not trouble and host in self._transports and not self.is_disturbed(source, host):
@@ -257,6 +266,9 @@ class SimNetwork:
         rng = self.rng_for(f"probe {source}>{host}")
         there_and_back_s = self.delay_s(rng) + self.delay_s(rng)
         blocked = self.is_blocked(source, host) or self.is_blocked(host, source)
+        if self._blocked.get((source, host)) and there_and_back_s <= timeout_s:
+            await asyncio.sleep(there_and_back_s)
+            return Probe.REFUSED
         if host not in self._transports or blocked or there_and_back_s > timeout_s:
             await asyncio.sleep(timeout_s)
             return Probe.SILENT

@@ -15,6 +15,7 @@ from simulation.fault_list import FAULTS
 
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
+DRAWN_AFTER_THEM = ("stranded", "answers_late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,12 @@ class SwarmConfig:
     """Observers that are caught up ask to become voters."""
     max_clients: int = 0
     """Exactly-once clients open at a time; 0: as by default."""
+    strict_share: float = 0.0
+    """Of the reads."""
+    round_robin: bool = False
+    """Clients go from broker to broker; else each keeps to one as long as that answers."""
+    lag_max_ms: int = 0
+    """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
@@ -112,7 +119,7 @@ def draw(seed: int) -> SwarmConfig:
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    names = [name for name in FAULTS if name not in DRAWN_LAST and rng.random() < share]
+    names = [name for name in FAULTS if name not in DRAWN_LAST + DRAWN_AFTER_THEM and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
     config = SwarmConfig(
@@ -152,4 +159,11 @@ def draw(seed: int) -> SwarmConfig:
         admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
         unclean=rng.random() < 0.5,
         balance_interval_s=rng.choice((0, 1, 5)),
+        strict_share=rng.choice((0.0, 0.3, 0.7)),
+        round_robin=rng.random() < 0.5,
+        lag_max_ms=rng.choice((0, 0, 1500)),
+        faults={
+            **config.faults,
+            **{name: FAULTS[name].draw(rng) for name in DRAWN_AFTER_THEM if rng.random() < share},
+        },
     )

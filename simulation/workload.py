@@ -181,7 +181,9 @@ class Client:
             self._controllers = [kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints]
         else:
             endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
-            self._brokers = BrokerClient(transport, endpoints, rng=world.rng(f"{name} router"))
+            self._brokers = BrokerClient(
+                transport, endpoints, rng=world.rng(f"{name} router"), round_robin=world.config.round_robin
+            )
         self._numbered = self._brokers.session(name) if self._brokers is not None else self._over_any_controller()
 
     def close(self) -> None:
@@ -315,6 +317,8 @@ class Client:
             client.forget()
             self._sessions += 1
         mode = self._rng.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
+        if self._config.strict_share and self._rng.random() < self._config.strict_share:
+            mode = broker_pb2.STRICT
         at_least = client.token.offset if client.token is not None else -1
         operation = self._workload.operation(client=self._session, kind=kind, key=key, mode=mode, at_least=at_least)
 

@@ -23,7 +23,7 @@ from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
-from simulation import faults_disks, faults_links, faults_nodes, faults_voters
+from simulation import faults_disks, faults_leases, faults_links, faults_nodes, faults_voters
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
@@ -108,6 +108,8 @@ class World:
                 metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
                 metadata_max_retention_bytes=config.retention_bytes,
             )
+        if config.lag_max_ms:
+            settings = replace(settings, broker_metadata_lag_max_ms=config.lag_max_ms)
         if config.auto_join:
             settings = replace(settings, controller_quorum_auto_join_enable=True)
         if config.max_clients:
@@ -356,7 +358,9 @@ class World:
     async def _fault(self, name: str, mean_s: float) -> None:
         """One kind of fault, again and again."""
         rng = self.rng(f"fault {name}")
-        fault = {**faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN}[name]
+        fault = {
+            **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN
+        }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
             if not self.lasting:

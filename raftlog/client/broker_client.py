@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
 from raftlog.client.requests import broker_request, controller_request
+from raftlog.client.round_robin import RoundRobin
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
 from raftlog.errors import ErrorCode
@@ -29,13 +30,24 @@ class BrokerClient:
     """
 
     def __init__(
-        self, transport: Transport, endpoints: Sequence[str], *, rng: random.Random, cluster_id: str = ""
+        self,
+        transport: Transport,
+        endpoints: Sequence[str],
+        *,
+        rng: random.Random,
+        cluster_id: str = "",
+        round_robin: bool = False,
     ) -> None:
+        """``round_robin``: each call goes to the next broker that can be reached; else all go to one as long as it answers."""
         self._cluster_id = cluster_id
         self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
         protocol = Protocol(Conversation.BROKER, _refusal, _again, max_attempts=len(set(endpoints)))
-        self._router = Router(transport, endpoints, protocol, rng=rng)
+        self._router: Router | RoundRobin
+        if round_robin:
+            self._router = RoundRobin(transport, endpoints, protocol, rng=rng)
+        else:
+            self._router = Router(transport, endpoints, protocol, rng=rng)
 
     @property
     def token(self) -> common_pb2.MetadataToken | None:

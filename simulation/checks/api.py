@@ -146,6 +146,9 @@ class Checker:
     def broker_moved(self, host: BrokerView) -> None:
         """After the broker's view has applied records, heard a LAO or a controller epoch, or was emptied."""
 
+    def connects_refused(self, hosts: Sequence[str]) -> None:
+        """A firewall breaks the connections between these hosts and all others, and refuses new ones."""
+
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""
 

@@ -135,6 +135,11 @@ class Leadership(Checker):
                 f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it for {node.now - heard:.3f} s"
             )
 
+    @override
+    def connects_refused(self, hosts: Sequence[str]) -> None:
+        # To everybody it looks as if the other process had died: what was heard before counts no more.
+        self._hearing.clear()
+
     # --- needless elections ---------------------------------------------------------------------------------------------
 
     def _answered(self, host: ControllerView, response: object) -> None:

@@ -18,6 +18,7 @@ from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
+from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility
 
 
@@ -39,6 +40,7 @@ def all_checkers() -> list[Checker]:
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),
         Visibility(ledger),
+        StrictReads(ledger),
         Existence(ledger),
         Queues(),
         Linearizability(ledger),

@@ -15,7 +15,6 @@ Would catch: replies from a pending or half-applied image, tokens that are not w
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from typing_extensions import override
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.floors import Floors
 from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY
 from simulation.checks.ledger import Ledger
 
@@ -40,35 +40,13 @@ class _Sent(NamedTuple):
     """Whether the committed log said so of that very incarnation."""
 
 
-class _Floors:
-    """From when on what offset must be shown: ascending in both."""
-
-    def __init__(self) -> None:
-        self._times: list[float] = []
-        self._offsets: list[int] = []
-
-    def raise_to(self, offset: int, at: float) -> None:
-        """From ``at`` on at least ``offset``."""
-        if not self._offsets or offset > self._offsets[-1]:
-            self._times.append(at)
-            self._offsets.append(offset)
-
-    def at(self, time: float) -> int:
-        """What a read that begins at ``time`` must show, of what was promised before."""
-        index = bisect_right(self._times, time)
-        # Promised at the very moment the read began: neither was before the other.
-        while index and self._times[index - 1] == time:
-            index -= 1
-        return self._offsets[index - 1] if index else -1
-
-
 class Visibility(Checker):
     """Reads at brokers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._acknowledged, self._visible = _Floors(), _Floors()
-        self._clients: dict[str, _Floors] = {}
+        self._acknowledged, self._visible = Floors(), Floors()
+        self._clients: dict[str, Floors] = {}
         self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
         self._announced = -1
         """The highest LAO."""
@@ -93,7 +71,7 @@ class Visibility(Checker):
     def client_returned(self, operation: Operation) -> None:
         if operation.outcome != "ok" or operation.offset < 0:
             return
-        client = self._clients.setdefault(operation.client, _Floors())
+        client = self._clients.setdefault(operation.client, Floors())
         if operation.kind in READ_KINDS:
             self.reads += 1
             self._check_answer(operation)
@@ -146,7 +124,7 @@ class Visibility(Checker):
                 f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset}; the log says {expected!r}"
             )
 
-    def _check_order(self, operation: Operation, client: _Floors) -> None:
+    def _check_order(self, operation: Operation, client: Floors) -> None:
         if operation.offset < operation.at_least:
             raise CheckFailedError(
                 f"{_name(operation)} asked for {operation.at_least} at least, got {operation.offset}"

@@ -131,3 +131,10 @@ SNAPSHOTS = SwarmConfig(
     faults={"kill_controller": 2.0, "isolate": 2.0, "kill_broker": 4.0, "long_pause": 6.0, "resign": 4.0},
 )  # fmt: skip
 """Snapshots every few records, the log cut behind them, and nodes that are left behind."""
+
+STRICT = SwarmConfig(
+    brokers=4, clients=5, writes_per_s=20.0, reads_per_s=100.0, topics_share=0.0, shared_keys=3, numbered_share=0.0, timeout_s=1.0,
+    safety_s=20.0, election_timeout_ms=200, fetch_timeout_ms=1000, session_timeout_ms=1500, strict_share=0.9, round_robin=True,
+    faults={"partition": 1.0, "split": 3.0, "pause": 2.0},
+)  # fmt: skip
+"""Strict reads at all brokers in turn, of which some are cut off, late, or asleep."""

@@ -20,8 +20,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.read_gate:ReadGate._wanted",
-                "return repeatable, options.at_least.offset",
-                "return repeatable, UNKNOWN",
+                "return queue, options.at_least.offset",
+                "return queue, UNKNOWN",
             ),
         ),
         BROKERS,

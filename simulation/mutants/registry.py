@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simulation.mutants import in_assignments, in_broker, in_controller, in_lao, in_partitions, in_quorum, in_snapshots
+from simulation.mutants import in_assignments, in_broker, in_controller, in_lao, in_partitions, in_quorum, in_reads, in_snapshots
 from simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for module in (in_quorum, in_controller, in_partitions, in_assignments, in_snapshots, in_lao, in_broker)
+    for module in (in_quorum, in_controller, in_partitions, in_assignments, in_snapshots, in_lao, in_broker, in_reads)
     for mutant in module.MUTANTS
 }

@@ -19,14 +19,15 @@ from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
+from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
 from simulation.swarm import SwarmConfig
 from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(
-    safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, isr_changes_per_s=20.0, numbered_share=0.5, snapshot_bytes=2000,
-    retention_bytes=1, faults={"kill_controller": 2.0, "resign": 2.0, "partition": 3.0, "kill_broker": 3.0},
+    safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, isr_changes_per_s=20.0, numbered_share=0.5, strict_share=0.4,
+    snapshot_bytes=2000, retention_bytes=1, faults={"kill_controller": 2.0, "resign": 2.0, "partition": 3.0, "kill_broker": 3.0},
 )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[Partitions].proposals > 0
     assert found[Partitions].with_epochs > 0
     assert found[Partitions].answers > 0
+    assert found[StrictReads].held_to > 5
     assert found[Lao].announcements > 20
     assert found[Lao]._recorded > 0
     assert len(found[ExactlyOnce]._committed) > 20

@@ -23,6 +23,7 @@ from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
+from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility
 
 ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
@@ -454,6 +455,62 @@ def test_an_answered_write_that_is_not_there_is_refused() -> None:
     trace.committed(1, config("k", "b"))
     with refused("I12.*the log says 'b'"):
         trace.give(write, offset=3)
+
+
+# --- strict reads: I22 -------------------------------------------------------------------------------------------------
+
+
+def _strict(trace: Trace, found: str | None, offset: int, **fields: Any) -> None:
+    _read(trace, found, offset, mode=broker_pb2.STRICT, **fields)
+
+
+def test_strict_reads_that_show_what_they_must_pass() -> None:
+    trace = _serving(StrictReads)
+    early = trace.invoke("read_config", mode=broker_pb2.STRICT)
+    one = _write(trace, "a", ACKNOWLEDGED)
+    _strict(trace, "a", one)
+    two = _write(trace, "b")
+    # Only committed: it may take effect later.
+    _strict(trace, "a", one)
+    _strict(trace, "b", two, client="another")
+    trace.give(early, offset=one - 1, found=None)
+    _read(trace, "a", one, mode=REPEATABLE)
+    trace.tell("end")
+    assert (trace.last.reads, trace.last.held_to) == (4, 3)
+
+
+def test_an_acknowledged_write_that_a_strict_read_misses_is_refused_fenced_or_not() -> None:
+    for level in (ACKNOWLEDGED, VISIBLE):
+        trace = _serving(StrictReads)
+        trace.committed(1, fencing(1, 1, True))
+        offset = _write(trace, "a", level)
+        with refused("I22.*before it began 4 was acknowledged"):
+            _strict(trace, None, offset - 1)
+
+
+def test_a_strict_read_that_shows_less_than_another_one_did_is_refused() -> None:
+    trace = _serving(StrictReads)
+    offset = _write(trace, "a")
+    _strict(trace, "a", offset)
+    with refused("I22.*shows 2; before it began 3"):
+        _strict(trace, None, offset - 1, client="another")
+
+
+def test_a_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
+    trace = _serving(StrictReads)
+    offset = _write(trace, "a", announced=False)
+    with refused("I22.*LAO was announced up to"):
+        _strict(trace, "a", offset, at_least=offset)
+
+
+def test_values_that_no_order_explains_are_refused_in_the_end() -> None:
+    trace = _serving(StrictReads)
+    one, two = _write(trace, "a", ACKNOWLEDGED), _write(trace, "b", ACKNOWLEDGED)
+    assert one < two
+    _strict(trace, "b", two)
+    _strict(trace, "a", two)
+    with refused("I22.*no order of its writes explains its strict reads"):
+        trace.tell("end")
 
 
 # --- exactly once: I14 ------------------------------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+"""What must be shown from when on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class Floors:
+    """From when on what offset must be shown: ascending in both."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._offsets: list[int] = []
+
+    def raise_to(self, offset: int, at: float) -> None:
+        """From ``at`` on at least ``offset``."""
+        if not self._offsets or offset > self._offsets[-1]:
+            self._times.append(at)
+            self._offsets.append(offset)
+
+    def at(self, time: float) -> int:
+        """What a read that begins at ``time`` must show, of what was promised before."""
+        index = bisect_right(self._times, time)
+        # Promised at the very moment the read began: neither was before the other.
+        while index and self._times[index - 1] == time:
+            index -= 1
+        return self._offsets[index - 1] if index else -1

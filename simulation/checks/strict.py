@@ -1,0 +1,103 @@
+"""Strict reads (I22): together with the writes that were answered ``acknowledged`` or ``visible`` they are linearizable.
+
+* A strict read shows every such write that was answered before it began, and all that a strict read showed that was answered before it
+  began: whichever brokers, whatever they know about their own fencing, and without a token.
+* It shows nothing above the highest LAO that was ever announced.
+* In the end each key's history, of these reads and all writes, is linearizable. A write that was answered less than ``acknowledged`` may
+  take effect later for them: its interval is open.
+
+Nothing here asks whether the broker was unfenced, or held a lease: that is what leases are for.
+
+Would catch: a lease that outlives the session by whose end others fence the broker, one that a deposed controller gave, a broker that is
+fenced, replaced or unregistered under its lease, a broker that shows less than another one has shown.
+"""
+
+from __future__ import annotations
+
+import math
+
+from typing_extensions import override
+
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.floors import Floors
+from simulation.checks.history import by_key
+from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import Entry
+from simulation.checks.registers import check_register
+
+READ_KINDS = ("read_config", "read_topics")
+
+
+class StrictReads(Checker):
+    """I22."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._floor = Floors()
+        self._announced = -1
+        self._registers: list[Operation] = []
+        self.reads = 0
+        """Strict reads answered."""
+        self.held_to = 0
+        """Those that had to show something."""
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "write_config" or (operation.kind == "read_config" and _is_strict(operation)):
+            self._registers.append(operation)
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.outcome != "ok" or operation.offset < 0:
+            return
+        if operation.kind not in READ_KINDS:
+            if operation.reached >= common_pb2.ACKS_ACKNOWLEDGED:
+                self._floor.raise_to(operation.offset, operation.returned_at)
+        elif _is_strict(operation):
+            self._check(operation)
+            self._floor.raise_to(operation.offset, operation.returned_at)
+
+    @override
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        self._announced = max(self._announced, lao)
+
+    @override
+    def end(self) -> None:
+        for key, operations in by_key(self._registers).items():
+            history = [entry for operation in operations if (entry := _entry(operation)) is not None]
+            if not check_register(history):
+                raise CheckFailedError(
+                    f"I22: config {key}: no order of its writes explains its strict reads: {history}"
+                )
+
+    def _check(self, operation: Operation) -> None:
+        self.reads += 1
+        floor = self._floor.at(operation.invoked_at)
+        self.held_to += floor >= 0
+        name = f"{operation.client}'s strict {operation.kind} {operation.key} (number {operation.number})"
+        if operation.offset < floor:
+            raise CheckFailedError(
+                f"I22: {name} shows {operation.offset}; before it began {floor} was acknowledged, or shown by a strict read"
+            )
+        if operation.offset not in self._golden.hashes:
+            raise CheckFailedError(f"I22: {name} is answered from {operation.offset}, no end of a committed batch")
+        if operation.offset > self._announced:
+            raise CheckFailedError(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
+
+
+def _is_strict(operation: Operation) -> bool:
+    return operation.mode == broker_pb2.STRICT
+
+
+def _entry(operation: Operation) -> Entry | None:
+    """As a call on a register; None if nothing follows from it."""
+    if operation.kind == "read_config":
+        if operation.outcome != "ok":
+            return None
+        return Entry(operation.invoked_at, operation.returned_at, ("read",), operation.found)
+    if operation.outcome == "failed":
+        return None
+    seen_by_all = operation.outcome == "ok" and operation.reached >= common_pb2.ACKS_ACKNOWLEDGED
+    return Entry(operation.invoked_at, operation.returned_at if seen_by_all else math.inf, ("write", operation.value))

@@ -1,0 +1,94 @@
+"""Mutants of strict reads: who may read, since when, until when, and what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import STRICT
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+ENDS_AT = "controller.read_leases:ReadLeases.ends_at"
+
+MUTANTS = (
+    Mutant(
+        "strict-lease-without-round",
+        "a lease is given, or renewed, without a confirmed round: also by a controller that leads no more",
+        (
+            Edit(
+                "controller.service:ControllerService._decide_all",
+                "            else:\n                reads.append(parked)",
+                "            elif waiting.request.HasField('broker_heartbeat'):\n"
+                "                appended.append(parked)\n"
+                "            else:\n"
+                "                reads.append(parked)",
+            ),
+        ),
+        replace(
+            STRICT,
+            writes_per_s=1.0,
+            safety_s=40.0,
+            fetch_timeout_ms=4000,
+            session_timeout_ms=2000,
+            faults={"stranded": 1.0},
+        ),
+        "leaders cut off together with a broker",
+    ),
+    Mutant(
+        "fenced-while-leased",
+        "a broker that lags is fenced whatever lease it holds",
+        (Edit("controller.active:ActiveController._fence_stuck", "if leases.ends_at(stuck) > now:", "if False:"),),
+        replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 2.0}),
+        "brokers that heartbeat and get no log",
+    ),
+    Mutant(
+        "leases-of-others-unknown",
+        "a new controller takes leases that it has not given for none",
+        (
+            Edit(
+                ENDS_AT,
+                "max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)",
+                "self._granted_at.get(broker_id, -1e9)",
+            ),
+        ),
+        replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 1.0, "resign": 1.0}),
+        "failovers, brokers that get no log",
+    ),
+    Mutant(
+        "lease-counted-from-reply",
+        "a lease runs from when its reply has come",
+        (
+            Edit(
+                "broker.membership:Membership._heartbeat_answered",
+                "self._lease.answered(lifecycle.sent_at, ",
+                "self._lease.answered(now, ",
+            ),
+        ),
+        replace(STRICT, drift=0.1, session_timeout_ms=3000, faults={"answers_late": 1.0}),
+        "replies that are late, clocks that drift",
+    ),
+    Mutant(
+        "lease-without-margin",
+        "a lease is as long as the session, though clocks drift",
+        (Edit("controller.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
+        replace(STRICT, brokers=6, drift=0.1, session_timeout_ms=3000, safety_s=30.0, faults={"broker_behind": 0.7}),
+        "brokers cut off, clocks that drift",
+    ),
+    Mutant(
+        "strict-without-lease",
+        "a strict read is answered like a repeatable one, whether or not there is a lease",
+        (Edit("broker.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
+        STRICT,
+        "brokers cut off for longer than their session",
+    ),
+    Mutant(
+        "strict-below-applied",
+        "a strict read does not wait until what is applied here is at LAO",
+        (
+            Edit("broker.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
+            Edit("broker.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
+        ),
+        replace(STRICT, delay_min_ms=1.0, delay_mean_ms=20.0, faults={}),
+        "slow links to brokers",
+    ),
+)
