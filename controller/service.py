@@ -467,9 +467,9 @@ class ControllerService:
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
             if decision.on_proposed is not None:
                 decision.on_proposed()
-            if decision.decide_again_at is not None:
-                self._intake.defer(waiting, decision.decide_again_at)
-                continue
+                if decision.decide_again_at is not None:
+                    self._intake.defer(waiting, decision.decide_again_at)
+                    continue
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
             if decision.answer_when_appended:
                 parked.response.ClearField("write")

@@ -211,7 +211,10 @@ class StrictBroker(Broker):
 
     def __init__(self, *, applied: int = 10, told: int = 10, lease_s: float = 0.0) -> None:
         super().__init__(applied=3, told=None)
-        self.log.append(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
+        self.log.append(
+            rec.FeatureLevelRecord(name="metadata.version", feature_level=3),
+            rec.FeatureLevelRecord(name="lao.version", feature_level=1),
+        )
         self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
         self.apply(applied)
         self.tell(told)
