@@ -94,7 +94,18 @@ class ActiveController:
         absences = Absences(settings.broker_id_adopt_after_ms / 1000, now)
         read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
         self.state = ControllerState(
-            cluster_id, epoch, settings, pending, committed, lao, sessions, lag_watch, read_leases, rng, absences, began_at=now
+            cluster_id,
+            epoch,
+            settings,
+            pending,
+            committed,
+            lao,
+            sessions,
+            lag_watch,
+            read_leases,
+            rng,
+            absences,
+            began_at=now,
         )
         brokers = pending.snapshot().brokers
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from simulation.mutants import in_assignments, in_broker, in_controller, in_lao, in_partitions, in_quorum, in_reads, in_snapshots
+from simulation.mutants import (
+    in_assignments,
+    in_broker,
+    in_controller,
+    in_lao,
+    in_partitions,
+    in_quorum,
+    in_reads,
+    in_snapshots,
+)
 from simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
