@@ -31,7 +31,10 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
         if seen.log_start_offset > 0:
             yield f"the log begins at {seen.log_start_offset}, behind a snapshot: {cannot}"
     if level < _HOSTNAMES and len(image.hostnames):
-        yield f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is {min(image.hostnames)!r}: {cannot}; delete them (`raftlog hostnames delete --all`)"
+        yield (
+            f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is {min(image.hostnames)!r}: {cannot};"
+            " delete them (`raftlog hostnames delete --all`)"
+        )
 
 
 def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:

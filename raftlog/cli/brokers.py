@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.writes import Acks, AcksLevel, print_written, require, write, written
 
 app = typer.Typer(help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True)
 
@@ -83,6 +84,37 @@ def list_(
         COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR")
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
+
+
+@app.command(epilog=EPILOG)
+def unregister(
+    broker_id: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.")],
+    acks: Acks = AcksLevel.COMMITTED,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Remove the registration of a broker that will not come back, so that it stands in the way of no feature upgrade any more.
+
+    It leaves every ISR and leadership, and stays in the replica sets: move those away first (`raftlog partitions reassign`). A broker
+    that still runs ends.
+
+    \b
+    Examples:
+      raftlog brokers unregister 7 --bootstrap-controller 127.0.0.1:9093
+    """
+    from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+    response = write(
+        pb.UnregisterBrokerRequest(broker_id=broker_id), acks, bootstrap_server, bootstrap_controller, timeout
+    )
+    if as_json:
+        print_json({"broker_id": broker_id, "write": written(response)})
+    else:
+        print_line(f"broker {broker_id}: unregistered")
+        print_written(response)
+    require(response, acks)
 
 
 def _row(broker: Any, answer: Any, state: str) -> dict[str, Any]:

@@ -55,6 +55,14 @@ def alter(
     delete: Annotated[
         list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to the default; may be repeated.")
     ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=ITEM,...", help="Add items to a list; may be repeated."),
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option("--subtract", metavar="KEY=ITEM,...", help="Take items out of a list; may be repeated."),
+    ] = None,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
     bootstrap_server: BootstrapServer = "",
@@ -67,14 +75,17 @@ def alter(
     \b
     Examples:
       raftlog configs alter topic orders --set retention.ms=3600000 --delete cleanup.policy
+      raftlog configs alter topic orders --append cleanup.policy=compact
       raftlog configs alter broker "" --set log.retention.ms=86400000
     """
     changes = [_set(text) for text in set_ or []]
+    changes += [_set(text, "--append", controller_pb2.APPEND) for text in append or []]
+    changes += [_set(text, "--subtract", controller_pb2.SUBTRACT) for text in subtract or []]
     changes += [
         controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.DELETE) for key in delete or []
     ]
     if not changes:
-        raise ConfigError("nothing to change: give --set KEY=VALUE or --delete KEY")
+        raise ConfigError("nothing to change: give --set, --append or --subtract KEY=VALUE, or --delete KEY")
     resource = controller_pb2.AlterConfigsResource(resource_type=kind.wire, resource_name=name, configs=changes)
     body = controller_pb2.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
@@ -124,8 +135,10 @@ def describe(
     print_line(f"at offset {response.token.offset}")
 
 
-def _set(text: str) -> controller_pb2.AlterableConfig:
+def _set(
+    text: str, option: str = "--set", operation: controller_pb2.ConfigOperation = controller_pb2.SET
+) -> controller_pb2.AlterableConfig:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {text}: write it as KEY=VALUE")
-    return controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.SET, value=value)
+        raise ConfigError(f"{option} {text}: write it as KEY=VALUE")
+    return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)

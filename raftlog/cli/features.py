@@ -89,13 +89,15 @@ def upgrade(
 @app.command(epilog=EPILOG)
 def downgrade(
     levels: Levels,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Even if something would be lost.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Say that something may be lost (KIP-584).")] = False,
     validate_only: ValidateOnly = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Lower levels, all or none. Refused, saying why, where the log holds what the lower level does not know.
+    """Lower levels, all or none. Refused, saying why, where the log holds what the lower level does not know: --unsafe does not help there.
+
+    What is lost without that is said on stderr, with --validate-only too.
 
     \b
     Examples:
@@ -119,9 +121,14 @@ def _update(
     response = write(body, AcksLevel.COMMITTED, "", bootstrap_controller, timeout)
     if as_json:
         asked: dict[str, Any] = {update.name: update.max_version_level for update in updates}
-        print_json({"features": asked, "validate_only": validate_only, "write": written(response)})
+        warnings = list(response.update_features.warnings)
+        print_json(
+            {"features": asked, "validate_only": validate_only, "warnings": warnings, "write": written(response)}
+        )
         return
     changed = response.HasField("write")
+    for warning in response.update_features.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     for update in updates:
         done = "would be accepted" if validate_only else "finalized" if changed else "was finalized already"
         print_line(f"{update.name}={update.max_version_level}: {done}")

@@ -1,4 +1,4 @@
-"""``raftlog partitions``: what is known of partitions where it is known first."""
+"""``raftlog partitions``: what is known of partitions where it is known first; what changes them is in ``reassign`` and ``elect``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli import elect, reassign
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey
     from raftlog.metadata.image import Image
 
-app = typer.Typer(help="Partitions: their in-sync replicas.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(help="Partitions: their replicas, leaders and in-sync replicas.", epilog=EPILOG, no_args_is_help=True)
 
 LOOK_EVERY_S = 0.5
 DEFAULT_MOMENT_S = 5.0
@@ -28,12 +29,14 @@ NUMBERS = ("PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "HW", "END"
 
 def register(app_: typer.Typer) -> None:
     """Add the commands."""
+    reassign.add(app)
+    elect.add(app)
     app_.add_typer(app, name="partitions")
 
 
 @app.callback()
 def _group() -> None:
-    """Partitions: their in-sync replicas."""
+    """Partitions: their replicas, leaders and in-sync replicas."""
 
 
 @app.command(epilog=EPILOG)

@@ -9,6 +9,7 @@ import typer
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.partition_names import assignments
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
 from raftlog.errors import ConfigError, ErrorCode
@@ -32,6 +33,14 @@ def create(
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", help="Replicas of each partition; -1: the default.")
     ] = -1,
+    replica_assignment: Annotated[
+        str,
+        typer.Option(
+            "--replica-assignment",
+            metavar="1:2:3,2:3:1",
+            help="The replicas of each partition, the preferred leader first; instead of the two above.",
+        ),
+    ] = "",
     configs: Annotated[
         list[str] | None,
         typer.Option("--topic-config", metavar="KEY=VALUE", help="A config of the topic; may be repeated."),
@@ -49,12 +58,21 @@ def create(
     Examples:
       raftlog topics create orders --partitions 6 --replication-factor 3 --acks visible
       raftlog topics create logs --topic-config retention.ms=3600000
+      raftlog topics create placed --replica-assignment 1:2:3,2:3:1
     """
     entries = [controller_pb2.ConfigEntry(name=key, value=value) for key, value in map(_pair, configs or [])]
+    placed = [
+        controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
+        for index, ids in enumerate(assignments(replica_assignment) if replica_assignment else [])
+    ]
     body = controller_pb2.CreateTopicsRequest(
         topics=[
             controller_pb2.CreatableTopic(
-                name=name, num_partitions=partitions, replication_factor=replication_factor, configs=entries
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=placed,
+                configs=entries,
             )
             for name in names
         ],
@@ -68,6 +86,7 @@ def create(
 @app.command(epilog=EPILOG)
 def delete(
     names: Names,
+    validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",
@@ -80,9 +99,10 @@ def delete(
     Examples:
       raftlog topics delete orders
     """
-    body = controller_pb2.DeleteTopicsRequest(names=names)
+    body = controller_pb2.DeleteTopicsRequest(names=names, validate_only=validate_only)
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    _finish(response, response.delete_topics.topics, acks, as_json=as_json, done="deleted")
+    done = "would be deleted" if validate_only else "deleted"
+    _finish(response, response.delete_topics.topics, acks, as_json=as_json, done=done)
 
 
 @app.command("list", epilog=EPILOG)
