@@ -15,6 +15,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import changed_partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -63,7 +64,7 @@ def _check(
     _check_epochs(request, partition, data, changed)
     _check_isr(partition, data)
     for position, member in enumerate(data.new_isr_with_epochs):
-        why = _ineligible(view, member)
+        why = _ineligible(view, member, skip=not supports_replica_epochs(view.features))
         if why:
             raise refuse(
                 ErrorCode.INELIGIBLE_REPLICA,
@@ -128,8 +129,11 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
         raise refuse(ErrorCode.INVALID_REQUEST, "the leader has recovered already", "leader_recovery_state")
 
 
-def _ineligible(view: ImageView, member: pb.BrokerState) -> str:
-    """Rule 12, for the leader too: why a broker can't be in an ISR, empty if it can. Epoch -1 skips the epoch check."""
+def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
+    """Rule 12, for the leader too: why a broker can't be in an ISR, empty if it can.
+
+    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` says that every broker knows the epochs of its followers.
+    """
     broker = view.brokers.get(member.broker_id)
     if broker is None:
         return "is not registered"
@@ -137,7 +141,7 @@ def _ineligible(view: ImageView, member: pb.BrokerState) -> str:
         return "is shutting down"
     if broker.fenced:
         return "is fenced"
-    if member.broker_epoch not in (UNKNOWN_EPOCH, broker.epoch):
+    if member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH):
         return f"is registered under epoch {broker.epoch}, not {member.broker_epoch}"
     return ""
 
@@ -157,7 +161,9 @@ def _accept(
     isr = [member.broker_id for member in data.new_isr_with_epochs]
     change = next_state(Brokers(view), partition, isr=isr, recovery_state=data.leader_recovery_state)
     if change is None:
-        return _result(partition)
+        if not data.advance_partition_epoch:
+            return _result(partition)
+        change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     changed.add((partition.topic_id, partition.index))
     # The record says who proposed what under which epochs, so that an audit needs nothing but the log.
     change.proposer_id, change.proposer_epoch = request.broker_id, request.broker_epoch

@@ -31,7 +31,7 @@ def make_data_plane(
     of_partitions = replace(given, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
 
     def make_replicas(found: Sequence[RecoveredPartition], now: float) -> PartitionReplicas:
-        from broker.partition import manager  # type: ignore[attr-defined]
+        from broker.partition import manager
 
         replicas: PartitionReplicas = manager.Partitions(of_partitions, found, now)
         return replicas

@@ -24,6 +24,7 @@ _SNAPSHOTS = 2
 _VOTERS = 2
 _CLIENTS = 2
 _HOSTNAMES = 3
+_REPLICA_EPOCHS = 3
 _HEARTBEAT_LEVELS = 3
 _STRICT_READS = 3
 
@@ -75,3 +76,8 @@ def heartbeats_in_force(features: Features) -> bool:
 def supports_strict_reads(features: Features) -> bool:
     """Whether leases for strict reads may be given: below, a controller of the build before may take over, which knows of none."""
     return metadata_version(features) >= _STRICT_READS
+
+
+def supports_replica_epochs(features: Features) -> bool:
+    """Whether every broker names its epoch in fetches, and every leader those of an ISR it proposes (KIP-903): -1 is no epoch then."""
+    return metadata_version(features) >= _REPLICA_EPOCHS

@@ -17,8 +17,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.alter_partition:_ineligible",
-                "member.broker_epoch not in (UNKNOWN_EPOCH, broker.epoch)",
-                "False",
+                "member.broker_epoch != broker.epoch and",
+                "False and",
             ),
         ),
         REPLICAS,

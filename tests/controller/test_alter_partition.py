@@ -149,11 +149,32 @@ def test_a_replica_is_taken_in(stage: Stage) -> None:
     assert list(message.isr_with_epochs) == list(request.topics[0].partitions[0].new_isr_with_epochs)
 
 
-def test_a_replica_is_put_out_and_epoch_minus_1_skips_the_epoch_check(stage: Stage) -> None:
-    result = stage.result(stage.propose(isr=[(1, -1)]))
-    assert result.error_code == 0
+def test_a_replica_is_put_out(stage: Stage) -> None:
+    assert stage.result(stage.propose(isr=[(1, None)])).error_code == 0
     assert stage.cell.partition(stage.topic).isr == (1,)
     assert stage.cell.partition(stage.topic).leader_epoch == 0
+
+
+def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(stage: Stage) -> None:
+    proposal = stage.propose(isr=[(1, -1), (2, None)])
+    result = stage.result(proposal)
+    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert "not -1" in result.error_message
+    stage.cell.pending.features["metadata.version"] = 2
+    assert stage.result(proposal).error_code == 0
+
+
+def test_a_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(stage: Stage) -> None:
+    """An attempt to take 3 in has no answer; while it is under way its leader makes it void."""
+    delayed = stage.propose()
+    before = stage.cell.partition(stage.topic)
+    result = stage.result(stage.propose(isr=[(1, None), (2, None)], advance_partition_epoch=True))
+    assert (result.error_code, list(result.isr), result.partition_epoch) == (0, [1, 2], before.partition_epoch + 1)
+    after = stage.cell.partition(stage.topic)
+    assert (after.isr, after.leader_epoch) == (before.isr, before.leader_epoch)
+    assert after.partition_epoch == before.partition_epoch + 1
+    assert stage.result(delayed).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert stage.cell.partition(stage.topic).isr == (1, 2)
 
 
 def test_the_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:

@@ -1,0 +1,79 @@
+"""BrokerMetadata: the ISR asked of who leads, for he knows it first (KIP-24)."""
+
+from __future__ import annotations
+
+from broker.partition.host import Host
+from broker.partition.leader import Leader
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+
+NO_EPOCH = -1
+
+
+def describe_led(host: Host, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:
+    """The partitions asked about, or all that are led here, each with its ISR and the epochs that it holds under."""
+    if request.partitions:
+        keys = [(key.topic_id, key.partition_index) for key in request.partitions]
+    else:
+        keys = sorted(key for key, replica in host.replicas.items() if isinstance(replica.role, Leader))
+    return pb.BrokerMetadataResponse(
+        broker_id=host.broker_id, broker_epoch=host.broker_epoch, partitions=[_describe(host, key) for key in keys]
+    )
+
+
+def _describe(host: Host, key: PartitionKey) -> pb.LedPartition:
+    topic = host.image.topics.get(key[0])
+    described = pb.LedPartition(
+        topic_id=key[0],
+        partition_index=key[1],
+        topic_name=topic.name if topic is not None else "",
+        high_watermark=-1,
+        log_end_offset=-1,
+        leader_epoch=-1,
+        partition_epoch=-1,
+    )
+    replica = host.replicas.get(key)
+    leader = replica.role if replica is not None else None
+    if not isinstance(leader, Leader):
+        described.error_code = host.not_here(key)[0]
+        return described
+    state = leader.isr.state
+    described.leader_epoch, described.partition_epoch = leader.epoch, state.partition_epoch
+    described.high_watermark, described.log_end_offset = leader.high_watermark, leader.replica.log.end
+    described.isr.extend(_state(host, leader, member) for member in state.committed)
+    if state.proposal is not None:
+        described.proposed_isr.extend(
+            records_pb2.BrokerState(broker_id=member, broker_epoch=epoch) for member, epoch in state.proposal.members
+        )
+    described.followers.extend(_followers(leader, host.now))
+    return described
+
+
+def _state(host: Host, leader: Leader, member: int) -> records_pb2.BrokerState:
+    if member == host.broker_id:
+        return records_pb2.BrokerState(broker_id=member, broker_epoch=host.broker_epoch)
+    follower = leader.isr.followers.get(member)
+    return records_pb2.BrokerState(
+        broker_id=member, broker_epoch=NO_EPOCH if follower is None else follower.broker_epoch
+    )
+
+
+def _followers(leader: Leader, now: float) -> list[pb.FollowerState]:
+    end = leader.replica.log.end
+    described = []
+    for follower in leader.isr.followers.values():
+        age_ms = -1
+        if follower.end_offset >= end:
+            age_ms = 0
+        elif follower.caught_up_at is not None:
+            age_ms = max(0, int((now - follower.caught_up_at) * 1000))
+        described.append(
+            pb.FollowerState(
+                replica_id=follower.replica_id,
+                replica_epoch=follower.broker_epoch,
+                log_end_offset=follower.end_offset,
+                last_caught_up_age_ms=age_ms,
+            )
+        )
+    return described

@@ -1,0 +1,156 @@
+"""Fetches of consumers, and offsets for them: only what is below the high watermark is shown."""
+
+from __future__ import annotations
+
+from broker.partition.deadlines import Timer
+from broker.partition.events import AnswerFetch, FetchReceived, Read
+from broker.partition.host import Host
+from broker.partition.leader import Leader
+from broker.partition.produces import leader_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+LATEST, EARLIEST = -1, -2
+_NO_LIMIT = 1 << 31
+
+
+class Fetches:
+    """All parked fetches of consumers. ``min_bytes`` above 1 counts as 1: any record ends the wait."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.parked = 0
+        self._numbers = 0
+
+    def received(self, event: FetchReceived) -> None:
+        """Answer at once if there is data, an error, or no wish to wait; else park."""
+        request = event.request
+        self._numbers += 1
+        fetch = ParkedFetch(self, event, self._numbers)
+        urgent = request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.partitions
+        full = self.parked >= self.host.settings.max_parked_fetches
+        if not self.host.serves or urgent or full or fetch.has_news():
+            fetch.answer()
+        else:
+            fetch.park()
+
+    def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """The first offset, or the one behind the last committed record."""
+        return pb.ListOffsetsResponse(partitions=[self._offset(asked) for asked in request.partitions])
+
+    def _offset(self, asked: pb.ListOffsetsPartition) -> pb.ListOffsetsPartitionResult:
+        result = pb.ListOffsetsPartitionResult(
+            topic_id=asked.topic_id, partition_index=asked.partition_index, offset=-1, leader_epoch=-1
+        )
+        try:
+            _check_serving(self.host)
+            leader = leader_of(self.host, asked.topic_id, asked.partition_index, asked.current_leader_epoch)
+            result.leader_epoch = leader.epoch
+            result.offset = _offset_at(leader, asked.timestamp)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+        return result
+
+
+class ParkedFetch:
+    """One request: checked when it comes, and once more when it is answered."""
+
+    def __init__(self, fetches: Fetches, event: FetchReceived, number: int) -> None:
+        self._fetches, self._event, self._number = fetches, event, number
+        self._offsets: dict[Leader, int] = {}
+        self._timer: Timer | None = None
+        self._answered = False
+
+    def has_news(self) -> bool:
+        """Whether there is anything to tell; else where it waits is known from here on."""
+        for asked in self._event.request.partitions:
+            try:
+                leader, until = _readable(self._fetches.host, asked)
+            except ApiError:
+                return True
+            if asked.fetch_offset < until:
+                return True
+            self._offsets[leader] = min(asked.fetch_offset, self._offsets.get(leader, asked.fetch_offset))
+        return False
+
+    def park(self) -> None:
+        """Wait for a high watermark to move, for a leader to resign, or for the time."""
+        host = self._fetches.host
+        self._fetches.parked += 1
+        for leader in self._offsets:
+            leader.waiting[self._number] = self
+        self._timer = host.deadlines.at(host.now + self._event.request.max_wait_ms / 1000, self.answer)
+
+    def committed(self, leader: Leader, high_watermark: int) -> None:
+        """A high watermark has moved."""
+        if high_watermark > self._offsets[leader]:
+            self.answer()
+
+    def answer(self) -> None:
+        """With whatever there is now; once."""
+        if self._answered:
+            return
+        self._answered = True
+        host = self._fetches.host
+        if self._timer is not None:
+            host.deadlines.cancel(self._timer)
+            self._fetches.parked -= 1
+        for leader in self._offsets:
+            leader.waiting.pop(self._number, None)
+        request, reads = self._event.request, list[Read]()
+        response = pb.FetchResponse(
+            partitions=[self._result(asked, index, reads) for index, asked in enumerate(request.partitions)]
+        )
+        host.out.append(AnswerFetch(self._event.reply_to, response, tuple(reads), request.max_bytes or _NO_LIMIT))
+
+    def _result(self, asked: pb.FetchPartition, index: int, reads: list[Read]) -> pb.FetchPartitionResult:
+        host, key = self._fetches.host, (asked.topic_id, asked.partition_index)
+        result = pb.FetchPartitionResult(
+            topic_id=asked.topic_id, partition_index=asked.partition_index, high_watermark=-1, log_start_offset=-1
+        )
+        try:
+            if self._timer is None:
+                _check_serving(host)  # What was taken before is ended.
+            leader, until = _readable(host, asked)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+            result.current_leader.CopyFrom(host.current_leader(key))
+            return result
+        result.high_watermark, result.log_start_offset = until, leader.replica.log.start
+        if asked.fetch_offset < until:
+            reads.append(Read(index, key, asked.fetch_offset, until, asked.partition_max_bytes or _NO_LIMIT))
+        return result
+
+
+def _check_serving(host: Host) -> None:
+    if not host.serves:
+        raise ApiError(ErrorCode.BROKER_FENCED, host.why_not_serving())
+
+
+def _offset_at(leader: Leader, timestamp: int) -> int:
+    if timestamp == EARLIEST:
+        return leader.replica.log.start
+    if timestamp == LATEST:
+        return _high_watermark(leader)
+    raise ApiError(ErrorCode.INVALID_REQUEST, "neither -1 (latest) nor -2 (earliest)", field="timestamp")
+
+
+def _high_watermark(leader: Leader) -> int:
+    if leader.high_watermark < 0:
+        raise ApiError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, "the high watermark is not known yet: a member of the ISR has not fetched"
+        )
+    return leader.high_watermark
+
+
+def _readable(host: Host, asked: pb.FetchPartition) -> tuple[Leader, int]:
+    """Who leads here, and up to where a consumer may read."""
+    leader = leader_of(host, asked.topic_id, asked.partition_index, asked.current_leader_epoch)
+    log, until = leader.replica.log, _high_watermark(leader)
+    if not log.start <= asked.fetch_offset <= log.end:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {asked.fetch_offset} is not in {log.start} .. {until}",
+            field="fetch_offset",
+        )
+    return leader, until

@@ -1,0 +1,90 @@
+"""The follower of one partition in one leader epoch: what an answer of the leader does to its log."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from broker.partition.host import Host
+from broker.partition.replica import Replica
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.quorum.events import LogSpan
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.partition.deadlines import Timer
+    from broker.partition.leader_link import LeaderLink
+
+
+class Stage(Enum):
+    """Where a followed partition is on its link."""
+
+    DUE = auto()
+    """To be named in the next fetch."""
+    NAMED = auto()
+    """Awaits the leader's answer."""
+    WRITING = auto()
+    """Has written; its end is acknowledged when that is durable."""
+    PAUSED = auto()
+    """Its fetch was refused."""
+
+
+class Follower:
+    """Follows ``leader_id`` in leader epoch ``epoch``, no other."""
+
+    __slots__ = ("epoch", "host", "leader_id", "link", "named_in", "pause_s", "replica", "stage", "timer")
+
+    def __init__(self, host: Host, replica: Replica, leader_id: int, epoch: int, link: LeaderLink) -> None:
+        self.host, self.replica, self.link = host, replica, link
+        self.leader_id, self.epoch = leader_id, epoch
+        self.stage = Stage.DUE if replica.durable else Stage.WRITING
+        self.named_in = 0
+        """The correlation id of the fetch that named it: an answer to an older one is of another position."""
+        self.pause_s = 0.0
+        self.timer: Timer | None = None
+
+    def named(self) -> pb.ReplicaFetchPartition:
+        """Its position. The offset is the acknowledgement: everything below it is durable here."""
+        replica = self.replica
+        return pb.ReplicaFetchPartition(
+            topic_id=replica.key[0],
+            partition_index=replica.key[1],
+            current_leader_epoch=self.epoch,
+            fetch_offset=replica.log.flushed_end,
+            last_fetched_epoch=replica.last_epoch,
+        )
+
+    def take(self, result: pb.ReplicaFetchPartitionResult) -> str:
+        """Use an answer without an error; what is wrong with it, empty if nothing."""
+        if result.HasField("diverging_epoch"):
+            return self._truncate(result.diverging_epoch.epoch, result.diverging_epoch.end_offset)
+        if result.records and (wrong := self._append(result.records)):
+            return wrong
+        replica = self.replica
+        replica.high_watermark = max(replica.high_watermark, min(result.high_watermark, replica.log.end))
+        return ""
+
+    def _append(self, chunk: bytes) -> str:
+        replica = self.replica
+        try:
+            scan = batch.scan(chunk, expect_offset=replica.log.end)
+        except CorruptLogError as error:
+            return str(error)
+        span = LogSpan(replica.log.end, scan.end_offset, scan.epochs, chunk)
+        if not replica.log.accepts(span, self.epoch):
+            return f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in {self.epoch}"
+        replica.last_timestamp_ms = max(replica.last_timestamp_ms, scan.last_timestamp_ms)
+        self.host.append(replica, span)
+        return ""
+
+    def _truncate(self, epoch: int, end_offset: int) -> str:
+        replica, log = self.replica, self.replica.log
+        target = log.truncation_point(epoch, end_offset)
+        if target is None:
+            return f"to be cut at epoch {epoch}, offset {end_offset}, where nothing would be dropped"
+        self.host.counts["Truncations"] += 1
+        self.host.note("truncated", partition=replica.key[0].hex(), index=replica.key[1], leader=self.leader_id,
+                       leader_epoch=self.epoch, end_offset=log.end, to=target)  # fmt: skip
+        self.host.truncate(replica, max(target, log.start))
+        return ""

@@ -1,0 +1,155 @@
+"""What all parts of a broker's partition replicas share: its standing, its image, its replicas, and what a step has done so far."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from broker.partition.deadlines import Deadlines
+from broker.partition.events import Append, Delete, Effect, Flush, Note, Truncate
+from broker.partition.replica import Replica
+from broker.partition.settings import PartitionSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.image import Image
+from raftlog.quorum.events import LogSpan
+from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.partition.leader_link import LeaderLink
+
+
+class Host:
+    """One broker. ``now`` and ``out`` are of the step under way."""
+
+    def __init__(self, settings: PartitionSettings, recovered: tuple[RecoveredPartition, ...], now: float) -> None:
+        self.settings = settings
+        self.broker_id = settings.broker_id
+        self.now = now
+        self.out: list[Effect] = []
+        self.deadlines = Deadlines()
+        self.image = Image()
+        self.broker_epoch = -1
+        self.serve_until = float("-inf")
+        self.why_fenced = "not registered yet"
+        self.registered = False
+        """Whether the image shows the current registration: only then it is newer than all this broker has done in lives before."""
+        self.replicas: dict[PartitionKey, Replica] = {}
+        self.by_topic: dict[bytes, dict[int, None]] = {}
+        self.gauges: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._dirty: dict[PartitionKey, Replica] = {}
+        self._flushes: deque[tuple[int, list[tuple[Replica, int, int]]]] = deque()
+        self._token = 0
+        self._correlation_id = 0
+        self.touched_links: dict[int, LeaderLink] = {}
+        """Links to leaders to look at when the step ends."""
+        for found in recovered:
+            self.add(Replica(found.key, found))
+
+    # --- standing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def serves(self) -> bool:
+        """Whether anything new may be taken: registered, unfenced, and heard of lately."""
+        return self.registered and self.now < self.serve_until
+
+    def why_not_serving(self) -> str:
+        """For the text of BROKER_FENCED."""
+        if not self.registered:
+            return f"this broker is fenced: {self.why_fenced or 'its image does not show its registration yet'}"
+        return f"this broker is fenced: {self.why_fenced or 'no controller was reached in time'}"
+
+    def broker(self, broker_id: int) -> Broker | None:
+        """A registration in the image."""
+        found: Broker | None = self.image.brokers.get(broker_id)
+        return found
+
+    def partition(self, key: PartitionKey) -> Partition | None:
+        """A partition in the image."""
+        found: Partition | None = self.image.partitions.get(key)
+        return found
+
+    def not_here(self, key: PartitionKey) -> tuple[ErrorCode, str]:
+        """Why a partition that this broker does not lead can't be asked of it."""
+        partition, replica = self.partition(key), self.replicas.get(key)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key[1]} of {key[0].hex()}"
+        if replica is not None and replica.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR, replica.offline
+        if partition.leader < 0:
+            return ErrorCode.LEADER_NOT_AVAILABLE, "the partition has no leader"
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader is broker {partition.leader}, as far as is known here"
+
+    def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
+        """Whom to ask about a partition."""
+        partition, replica = self.partition(key), self.replicas.get(key)
+        leads = replica is not None and replica.role is not None
+        if partition is None or (partition.leader == self.broker_id and not leads):
+            return pb.CurrentLeader(leader_id=-1, leader_epoch=-1)
+        return pb.CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+
+    # --- replicas and their logs --------------------------------------------------------------------------------------
+
+    def add(self, replica: Replica) -> None:
+        """A replica is here from now on."""
+        self.replicas[replica.key] = replica
+        self.by_topic.setdefault(replica.key[0], {})[replica.key[1]] = None
+
+    def delete(self, replica: Replica) -> None:
+        """The image says that it is not of this broker any more. Its role has ended."""
+        topic_id, index = replica.key
+        del self.replicas[replica.key]
+        del self.by_topic[topic_id][index]
+        if not self.by_topic[topic_id]:
+            del self.by_topic[topic_id]
+        replica.deleted = True
+        self.out.append(Delete(replica.key))
+        self._dirty[replica.key] = replica
+
+    def append(self, replica: Replica, span: LogSpan) -> None:
+        """Write a sound span at the end of a replica's log."""
+        replica.log.append(span)
+        replica.bytes_appended += len(span.data)
+        self.out.append(Append(replica.key, span.data, span.base_offset, span.end_offset))
+        self._dirty[replica.key] = replica
+
+    def truncate(self, replica: Replica, end_offset: int) -> None:
+        """Cut a replica's log."""
+        replica.log.truncate(end_offset)
+        replica.truncations += 1
+        replica.truncation_unflushed = True
+        replica.high_watermark = min(replica.high_watermark, end_offset)
+        self.out.append(Truncate(replica.key, end_offset))
+        self._dirty[replica.key] = replica
+
+    def ask_for_flush(self) -> None:
+        """At the end of a step: one flush for all that it has written."""
+        if self._dirty:
+            self._token += 1
+            marks = [(replica, replica.log.end, replica.truncations) for replica in self._dirty.values()]
+            self._dirty = {}
+            self._flushes.append((self._token, marks))
+            self.out.append(Flush(self._token))
+
+    def flushed(self, token: int) -> list[Replica]:
+        """Take a report; the replicas whose logs are durable further than before."""
+        moved: dict[PartitionKey, Replica] = {}
+        while self._flushes and self._flushes[0][0] <= token:
+            for replica, end, truncations in self._flushes.popleft()[1]:
+                # What was cut meanwhile, and perhaps written anew, is of a later flush.
+                if replica.truncations == truncations and not replica.deleted:
+                    replica.log.flushed(end)
+                    replica.truncation_unflushed = False
+                    moved[replica.key] = replica
+        return list(moved.values())
+
+    def next_correlation_id(self) -> int:
+        """Of the next replica fetch, on whatever link."""
+        self._correlation_id += 1
+        return self._correlation_id
+
+    def note(self, event: str, **fields: Any) -> None:
+        """A line for the log."""
+        self.out.append(Note(event, fields))

@@ -1,0 +1,208 @@
+"""The leader of one partition in one leader epoch: its appends, its high watermark, and who waits for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker.partition import configs
+from broker.partition.host import Host
+from broker.partition.leader_isr import LeaderIsr
+from broker.partition.replica import Replica
+from raftlog import batch
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Partition
+from raftlog.quorum.events import LogSpan
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.partition.fetches import ParkedFetch
+    from broker.partition.isr_updates import IsrUpdates
+    from broker.partition.produces import Pending
+    from broker.partition.sessions import Position
+
+DATA_RECORD_TYPE = 1
+GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount",
+          "ReassigningPartitions")  # fmt: skip
+
+
+class Leader:
+    """``high_watermark`` -1: unknown, until every member of the ISR has fetched in this epoch. It never goes back."""
+
+    def __init__(self, host: Host, replica: Replica, partition: Partition, isr_updates: IsrUpdates) -> None:
+        self.host = host
+        self.replica = replica
+        self.isr_updates = isr_updates
+        self.epoch = partition.leader_epoch
+        self.start_offset = replica.log.end
+        self.high_watermark = -1
+        self.partition = partition
+        self.positions: dict[int, Position] = {}
+        """Of fetch sessions, by the session's number."""
+        self.waiting: dict[int, ParkedFetch] = {}
+        """Consumers' fetches that wait for the high watermark, by number."""
+        self._for_flush: deque[Pending] = deque()
+        self._for_commit: deque[Pending] = deque()
+        self._gauges = (False,) * len(GAUGES)
+        self.min_isr = 1
+        self.max_message_bytes = 1
+        self.isr = LeaderIsr(self, partition)
+        self.take_configs()
+
+    def begin(self) -> None:
+        """The role was taken."""
+        isr = self.isr.state.committed
+        self.host.note("leads", partition=self.replica.key[0].hex(), index=self.replica.key[1], epoch=self.epoch,
+                       isr=list(isr), start_offset=self.start_offset)  # fmt: skip
+        self.isr.watch_lag()
+        self.isr_changed()
+
+    def take_image(self, partition: Partition) -> None:
+        """The image shows another state of this partition in the same leader epoch."""
+        self.partition = partition
+        self.isr.take_replicas(partition)
+        self.isr.take_image(partition)
+        self.take_configs()
+        self.isr.consider()
+
+    def take_configs(self) -> None:
+        """Read the configs that count here; they, or the number of replicas, may have changed."""
+        host, topic_id = self.host, self.replica.key[0]
+        wanted = configs.topic_number(host.image, host.broker_id, topic_id, configs.MIN_INSYNC_REPLICAS)
+        self.min_isr = min(wanted, max(1, len(self.partition.replicas)))
+        self.max_message_bytes = configs.topic_number(host.image, host.broker_id, topic_id, configs.MAX_MESSAGE_BYTES)
+        self._set_gauges(self._measure())
+
+    # --- appends ------------------------------------------------------------------------------------------------------
+
+    def append(self, bodies: Sequence[bytes], timestamp_ms: int) -> tuple[int, int]:
+        """Write records as one batch, all or none; their offsets, the end exclusive. Raises MESSAGE_TOO_LARGE."""
+        replica, log = self.replica, self.replica.log
+        timestamp_ms = max(timestamp_ms, replica.last_timestamp_ms)
+        base = log.end
+        chunk = batch.encode(
+            [(DATA_RECORD_TYPE, 0, body) for body in bodies],
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=timestamp_ms,
+        )
+        if len(chunk) > self.max_message_bytes:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} is {self.max_message_bytes}",
+                field="records",
+            )
+        for follower in self.isr.followers.values():
+            follower.leader_moved(base, self.host.now)
+        replica.last_timestamp_ms = timestamp_ms
+        end = base + len(bodies)
+        self.host.append(replica, LogSpan(base, end, ((self.epoch, base),), chunk))
+        self.isr.watch_lag()
+        for position in self.positions.values():
+            position.data_came()
+        return base, end
+
+    def enough_in_sync(self) -> bool:
+        """Whether the committed ISR has at least ``min.insync.replicas`` members."""
+        return len(self.isr.state.committed) >= self.min_isr
+
+    def wait(self, pending: Pending, *, for_commit: bool) -> None:
+        """Tell a produce when its records are durable here, or on all of the ISR."""
+        queue = self._for_commit if for_commit else self._for_flush
+        while queue and queue[0].ended:
+            queue.popleft()  # Timed out: what waits for ever must not pile up.
+        queue.append(pending)
+
+    # --- the high watermark -------------------------------------------------------------------------------------------
+
+    def on_flushed(self) -> None:
+        """More of the own log is durable."""
+        queue, end = self._for_flush, self.replica.log.flushed_end
+        while queue and queue[0].end_offset <= end:
+            queue.popleft().succeeded()
+        self.advance()
+
+    def fetched(self, replica_id: int, offset: int, broker_epoch: int) -> None:
+        """A follower's valid fetch: everything below ``offset`` is durable there."""
+        follower = self.isr.followers[replica_id]
+        follower.fetched(offset, broker_epoch, self.replica.log.end, self.host.now)
+        self.advance()
+        if replica_id not in self.isr.state.committed:
+            self.isr.consider()
+
+    def isr_changed(self) -> None:
+        """Another ISR is committed, or a proposal was given up."""
+        self._set_gauges(self._measure())
+        self.advance()
+        self.isr.consider()
+
+    def advance(self) -> None:
+        """Move the high watermark to what is durable on all of the maximal ISR, if that is known and is more."""
+        end = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
+        if end <= self.high_watermark or end < 0:
+            return
+        was_unknown = self.high_watermark < 0
+        self.high_watermark = self.replica.high_watermark = end
+        queue = self._for_commit
+        enough = self.enough_in_sync()
+        while queue and queue[0].end_offset <= end:
+            pending = queue.popleft()
+            if enough:
+                pending.succeeded()
+            else:
+                isr = list(self.isr.state.committed)
+                pending.failed(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    f"the ISR is {isr} meanwhile, {configs.MIN_INSYNC_REPLICAS} is {self.min_isr}",
+                    outcome_unknown=True,
+                )
+        for parked in list(self.waiting.values()):
+            parked.committed(self, end)
+        for position in self.positions.values():
+            position.high_watermark_moved(end)
+        if was_unknown:
+            self.isr.consider()
+
+    # --- the end of the role ------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """This broker leads this epoch no more: tell everybody who waits."""
+        self.isr.close()
+        self._set_gauges((False,) * len(GAUGES))
+        code, message = self.host.not_here(self.replica.key)
+        current = self.host.current_leader(self.replica.key)
+        if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._fail_all(self._for_flush, message, current)
+        self._fail_all(self._for_commit, message, current)
+        for parked in list(self.waiting.values()):
+            parked.answer()
+        for position in list(self.positions.values()):
+            position.refused(code, current)
+        self.positions.clear()
+
+    @staticmethod
+    def _fail_all(queue: deque[Pending], message: str, current: pb.CurrentLeader) -> None:
+        while queue:
+            queue.popleft().failed(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, message, outcome_unknown=True, current_leader=current
+            )
+
+    # --- gauges -------------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> tuple[bool, ...]:
+        in_sync, partition = len(self.isr.state.committed), self.partition
+        return (
+            True,
+            in_sync < len(partition.replicas) - len(partition.adding_replicas),
+            in_sync < self.min_isr,
+            in_sync == self.min_isr,
+            bool(partition.adding_replicas or partition.removing_replicas),
+        )
+
+    def _set_gauges(self, measured: tuple[bool, ...]) -> None:
+        gauges = self.host.gauges
+        for name, old, new in zip(GAUGES, self._gauges, measured, strict=True):
+            gauges[name] += new - old
+        self._gauges = measured

@@ -1,0 +1,160 @@
+"""All partition replicas of one broker, as the shell sees them: events and the time in, effects out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from broker.partition.describe import describe_led
+from broker.partition.events import (
+    AlterPartitionAnswered,
+    AlterPartitionFailed,
+    Effect,
+    Event,
+    FetchReceived,
+    Flushed,
+    ImageMoved,
+    LinkLost,
+    LinkOpened,
+    ProduceReceived,
+    ReplicaFetchAnswered,
+    ReplicaFetchReceived,
+    SessionClosed,
+    StandingChanged,
+    Tick,
+)
+from broker.partition.fetches import Fetches
+from broker.partition.follower import Follower
+from broker.partition.host import Host
+from broker.partition.isr_updates import IsrUpdates
+from broker.partition.leader import GAUGES, Leader
+from broker.partition.produces import Produces
+from broker.partition.roles import Roles
+from broker.partition.sessions import Sessions
+from broker.partition.settings import PartitionSettings
+from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+COUNTS = ("IsrShrinks", "IsrExpands", "FailedIsrUpdates", "FailedReplicaFetches", "StaleReplicaEpochs", "Truncations")
+
+
+class Partitions:
+    """See ``api.PartitionReplicas``. Deterministic: the same events and times give the same effects."""
+
+    def __init__(self, settings: PartitionSettings, recovered: Iterable[RecoveredPartition], now: float) -> None:
+        self._host = Host(settings, tuple(recovered), now)
+        self._isr_updates = IsrUpdates(self._host)
+        self._produces = Produces(self._host)
+        self._fetches = Fetches(self._host)
+        self._sessions = Sessions(self._host)
+        self._roles = Roles(self._host, self._sessions, self._isr_updates)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Tick: self._tick,
+            ImageMoved: self._image_moved,
+            StandingChanged: self._standing_changed,
+            ProduceReceived: self._produces.received,
+            FetchReceived: self._fetches.received,
+            ReplicaFetchReceived: self._sessions.received,
+            SessionClosed: self._session_closed,
+            LinkOpened: self._link_opened,
+            LinkLost: self._link_lost,
+            ReplicaFetchAnswered: self._replica_fetch_answered,
+            Flushed: self._flushed,
+            AlterPartitionAnswered: self._alter_partition_answered,
+            AlterPartitionFailed: self._isr_updates.failed,
+        }
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """React to one event; the effects are to be carried out in order, before the next step."""
+        host = self._host
+        host.now = now
+        self._handlers[type(event)](event)
+        host.deadlines.run_due(now)
+        self._sessions.settle()
+        self._isr_updates.pump()
+        self._roles.pump_links()
+        host.ask_for_flush()
+        effects, host.out = host.out, []
+        return effects
+
+    def next_deadline(self) -> float:
+        """When to step Tick, at the latest; math.inf if never."""
+        return self._host.deadlines.next()
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
+        """Answered at once; each partition with a result or a typed error."""
+        self._host.now = now
+        return self._fetches.list_offsets(request)
+
+    def describe_led(self, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+        """The ISRs of partitions led here, and under which epochs they hold (KIP-24). Without keys: of all."""
+        self._host.now = now
+        return describe_led(self._host, request)
+
+    def counters(self) -> dict[str, int]:
+        """Gauges and counts by Kafka's metric names. O(1)."""
+        host = self._host
+        found = {"PartitionCount": len(host.replicas), "OfflineReplicaCount": host.gauges["OfflineReplicaCount"]}
+        found.update((name, host.gauges[name]) for name in GAUGES)
+        found.update((name, host.counts[name]) for name in COUNTS)
+        return found
+
+    def end_offset(self, key: PartitionKey) -> int:
+        """Of a replica here, what is not flushed included; -1: none here."""
+        replica = self._host.replicas.get(key)
+        return -1 if replica is None else replica.log.end
+
+    def keys(self) -> Iterable[PartitionKey]:
+        """The replicas here, in order."""
+        return sorted(self._host.replicas)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, _event: Tick) -> None:
+        """What is due runs at the end of every step."""
+
+    def _image_moved(self, event: ImageMoved) -> None:
+        self._host.image = event.image
+        self._roles.reconsider(event.changes)
+
+    def _standing_changed(self, event: StandingChanged) -> None:
+        host = self._host
+        host.serve_until, host.why_fenced = event.serve_until, event.why
+        if event.broker_epoch != host.broker_epoch:
+            if host.registered:
+                # What was vouched for under the old epoch is not what the new one vouches for.
+                host.broker_epoch = -1
+                self._roles.reconsider(None)
+            host.broker_epoch = event.broker_epoch
+            self._roles.reconsider(None)
+
+    def _session_closed(self, event: SessionClosed) -> None:
+        self._sessions.closed(event.session)
+
+    def _link_opened(self, event: LinkOpened) -> None:
+        link = self._roles.links.get(event.leader_id)
+        if link is not None:
+            link.opened()
+
+    def _link_lost(self, event: LinkLost) -> None:
+        link = self._roles.links.get(event.leader_id)
+        if link is not None:
+            link.lost()
+
+    def _replica_fetch_answered(self, event: ReplicaFetchAnswered) -> None:
+        link = self._roles.links.get(event.leader_id)
+        if link is not None:
+            link.answered(event.response)
+
+    def _flushed(self, event: Flushed) -> None:
+        for replica in self._host.flushed(event.token):
+            role = replica.role
+            if isinstance(role, Leader):
+                role.on_flushed()
+            elif isinstance(role, Follower):
+                role.link.durable(role)
+
+    def _alter_partition_answered(self, event: AlterPartitionAnswered) -> None:
+        self._isr_updates.answered(event.response)

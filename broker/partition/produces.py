@@ -1,0 +1,197 @@
+"""Produce requests: checked, appended, and answered when what they asked for holds of each of their partitions."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from broker.partition.deadlines import Timer
+from broker.partition.events import AnswerProduce, ProduceReceived
+from broker.partition.host import Host
+from broker.partition.leader import Leader
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+ALL, LEADER, NOBODY = -1, 1, 0
+
+
+class Produces:
+    """All produce requests of a broker. What is appended may stay whatever the answer says: errors after that are of unknown outcome."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.pending = 0
+        """Requests that wait."""
+
+    def received(self, event: ProduceReceived) -> None:
+        """Append what can be appended, and answer at once or when it is done."""
+        request = event.request
+        produce = _Produce(self, request, event)
+        refusal = self._refusal(request)
+        for index, data in enumerate(request.partitions):
+            try:
+                if refusal is not None:
+                    raise refusal
+                leader = leader_of(self.host, data.topic_id, data.partition_index, data.current_leader_epoch)
+                self._append(produce, index, leader, data, event)
+            except ApiError as error:
+                produce.refused(index, error)
+        produce.begin(request.timeout_ms)
+
+    def _refusal(self, request: pb.ProduceRequest) -> ApiError | None:
+        """What is wrong with all of it."""
+        if not self.host.serves:
+            return ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
+        if request.acks not in (ALL, LEADER, NOBODY):
+            return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is none of -1, 0, 1", field="acks")
+        if request.timeout_ms < 0:
+            return ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="timeout_ms")
+        if self.pending >= self.host.settings.max_pending_produces:
+            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{self.pending} produce requests are waiting already")
+        return None
+
+    def _append(
+        self, produce: _Produce, index: int, leader: Leader, data: pb.ProducePartition, event: ProduceReceived
+    ) -> None:
+        _check_records(data)
+        acks = event.request.acks
+        if acks == ALL and not leader.enough_in_sync():
+            isr = list(leader.isr.state.committed)
+            raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the ISR is {isr}, min.insync.replicas is {leader.min_isr}")
+        base, end = leader.append(data.records, event.timestamp_ms)
+        pending = produce.appended(index, base, end)
+        if acks == NOBODY:
+            pending.succeeded()
+        else:
+            leader.wait(pending, for_commit=acks == ALL)
+
+
+def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int) -> Leader:
+    """The leader of a partition here, if the asker's leader epoch (-1: not known) is its own.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+    """
+    key = (topic_id, index)
+    replica = host.replicas.get(key)
+    leader = replica.role if replica is not None else None
+    if not isinstance(leader, Leader):
+        code, message = host.not_here(key)
+        raise ApiError(code, message)
+    if current_leader_epoch not in (-1, leader.epoch):
+        older = current_leader_epoch < leader.epoch
+        raise ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {current_leader_epoch} is {'over' if older else 'not known here'}: it is {leader.epoch}",
+            field="current_leader_epoch",
+        )
+    return leader
+
+
+def _check_records(data: pb.ProducePartition) -> None:
+    if not data.records:
+        raise ApiError(ErrorCode.INVALID_RECORD, "there is no record", field="records")
+    for position, body in enumerate(data.records):
+        try:
+            pb.DataRecord.FromString(body)
+        except DecodeError as error:
+            raise ApiError(ErrorCode.INVALID_RECORD, "not a DataRecord", field=f"records[{position}]") from error
+
+
+class Pending:
+    """What was appended to one partition for one request."""
+
+    __slots__ = ("_base_offset", "_index", "_produce", "end_offset")
+
+    def __init__(self, produce: _Produce, index: int, base_offset: int, end_offset: int) -> None:
+        self._produce, self._index = produce, index
+        self._base_offset, self.end_offset = base_offset, end_offset
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self._produce.ended
+
+    def succeeded(self) -> None:
+        """It has what was asked for."""
+        self._end(pb.ProducePartitionResult(base_offset=self._base_offset))
+
+    def failed(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        outcome_unknown: bool,
+        current_leader: pb.CurrentLeader | None = None,
+    ) -> None:
+        """It will not get it."""
+        self._end(
+            pb.ProducePartitionResult(
+                error_code=code,
+                error_message=message,
+                base_offset=self._base_offset,
+                current_leader=current_leader,
+                outcome_unknown=outcome_unknown,
+            )
+        )
+
+    def _end(self, result: pb.ProducePartitionResult) -> None:
+        self._produce.ended_one(self._index, result)
+
+
+class _Produce:
+    """One request under way."""
+
+    def __init__(self, produces: Produces, request: pb.ProduceRequest, event: ProduceReceived) -> None:
+        self._produces = produces
+        self._request = request
+        self._reply_to = event.reply_to
+        self._results: list[pb.ProducePartitionResult | None] = [None] * len(request.partitions)
+        self._left = len(request.partitions)
+        self._appended: list[Pending | None] = [None] * len(request.partitions)
+        self._timer: Timer | None = None
+        self._begun = False
+        self.ended = False
+
+    def appended(self, index: int, base_offset: int, end_offset: int) -> Pending:
+        pending = self._appended[index] = Pending(self, index, base_offset, end_offset)
+        return pending
+
+    def refused(self, index: int, error: ApiError) -> None:
+        data = self._request.partitions[index]
+        current = self._produces.host.current_leader((data.topic_id, data.partition_index))
+        message = f"{error.message} (field {error.field})" if error.field else error.message
+        result = pb.ProducePartitionResult(
+            error_code=error.code, error_message=message, base_offset=-1, current_leader=current
+        )
+        self.ended_one(index, result)
+
+    def begin(self, timeout_ms: int) -> None:
+        """All partitions were looked at: from here on it waits, unless it has ended."""
+        self._begun = True
+        if self._left == 0:
+            self._answer()
+            return
+        self._produces.pending += 1
+        host = self._produces.host
+        self._timer = host.deadlines.at(host.now + timeout_ms / 1000, self._timed_out)
+
+    def ended_one(self, index: int, result: pb.ProducePartitionResult) -> None:
+        if self.ended or self._results[index] is not None:
+            return
+        data = self._request.partitions[index]
+        result.topic_id, result.partition_index = data.topic_id, data.partition_index
+        self._results[index] = result
+        self._left -= 1
+        if self._begun and self._left == 0:
+            self._produces.pending -= 1
+            self._produces.host.deadlines.cancel(self._timer)
+            self._answer()
+
+    def _timed_out(self) -> None:
+        for index, pending in enumerate(self._appended):
+            if pending is not None and self._results[index] is None:
+                pending.failed(ErrorCode.REQUEST_TIMED_OUT, "not on all of the ISR in time", outcome_unknown=True)
+
+    def _answer(self) -> None:
+        self.ended = True
+        response = pb.ProduceResponse(partitions=[result for result in self._results if result is not None])
+        self._produces.host.out.append(AnswerProduce(self._reply_to, response))

@@ -1,0 +1,372 @@
+"""The leader of a partition: appends, the high watermark, acknowledgements."""
+
+from __future__ import annotations
+
+import pytest
+from replica_kit import EPOCHS, KEY, TOPIC, Stand, first_image, of_kind, partition, recovered, results
+
+from broker.partition import events as ev
+from raftlog import batch
+from raftlog.errors import ErrorCode
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+
+def in_step(stand: Stand, offset: int = 0) -> Stand:
+    """Both followers fetch: the high watermark is known."""
+    for follower in (2, 3):
+        stand.fetch(follower, offset, last_epoch=-1 if offset == 0 else 1)
+    return stand
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return in_step(Stand())
+
+
+def test_records_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
+    stand.produce("a", "b")
+    stand.produce("c")
+    first, second = of_kind(stand.got, ev.Append)
+    assert (first.base_offset, first.end_offset, second.base_offset, second.end_offset) == (0, 2, 2, 3)
+    scan = batch.scan(first.chunk + second.chunk, expect_offset=0)
+    assert (scan.end_offset, scan.epochs) == (3, ((5, 0),))
+    (header, _) = batch.headers(first.chunk + second.chunk)
+    (record, _) = batch.records(first.chunk, header)
+    assert (record.type, pb.DataRecord.FromString(record.body).value) == (1, b"a")
+
+
+def test_the_clock_going_back_does_not_go_back_in_the_log(stand: Stand) -> None:
+    stand.produce("a")
+    late = pb.ProducePartition(topic_id=KEY[0], current_leader_epoch=-1, records=[b""])
+    request = pb.ProduceRequest(acks=0, partitions=[late])
+    stand.do(ev.ProduceReceived(request, 5, "late"))
+    times = [header.timestamp_ms for a in of_kind(stand.got, ev.Append) for header in batch.headers(a.chunk)]
+    assert times == [1_000_000, 1_000_000]
+
+
+def test_acks_all_waits_for_every_member_of_the_isr_to_have_it_durably(stand: Stand) -> None:
+    number = stand.produce("a", "b")
+    stand.fetch(2, 2)
+    assert stand.produced(number) is None
+    assert stand.high_watermark == 0
+    stand.fetch(3, 2)
+    result = stand.produced(number)
+    assert result is not None
+    assert (result.error_code, result.base_offset) == (0, 0)
+    assert stand.high_watermark == 2
+
+
+def test_the_leader_counts_itself_at_its_flushed_end() -> None:
+    stand = in_step(Stand(hold_flushes=True))
+    everywhere, here = stand.produce("a"), stand.produce("b", acks=1)
+    for follower in (2, 3):
+        stand.fetch(follower, 2)
+    assert stand.produced(everywhere) is stand.produced(here) is None
+    assert stand.high_watermark == 0
+    stand.flush()
+    assert stand.produced(everywhere) is not None
+    assert stand.produced(here) is not None
+    assert stand.high_watermark == 2
+
+
+def test_a_flush_acknowledges_what_was_written_before_it_alone() -> None:
+    stand = Stand(hold_flushes=True)
+    first = stand.produce("a", acks=1)
+    token = stand.flushes[-1]
+    second = stand.produce("b", acks=1)
+    stand.do(ev.Flushed(token))
+    assert stand.produced(first) is not None
+    assert stand.produced(second) is None
+
+
+def test_acks_0_is_answered_at_once() -> None:
+    stand = Stand(hold_flushes=True)
+    result = stand.produced(stand.produce("a", acks=0))
+    assert result is not None
+    assert (result.error_code, result.base_offset) == (0, 0)
+
+
+def test_a_new_leader_knows_no_high_watermark_until_all_of_the_isr_has_fetched() -> None:
+    stand = Stand(recovered(10))
+    stand.fetch(2, 10, last_epoch=1)
+    assert stand.high_watermark == -1
+    answer = stand.consumed(stand.consume(0))
+    assert answer is not None
+    assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    listed = stand.core.list_offsets(
+        pb.ListOffsetsRequest(
+            partitions=[pb.ListOffsetsPartition(topic_id=KEY[0], timestamp=-1, current_leader_epoch=-1)]
+        ),
+        stand.now,
+    )
+    assert listed.partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    stand.fetch(3, 4, last_epoch=1)
+    assert stand.high_watermark == 4
+
+
+def test_a_leader_alone_in_the_isr_needs_nobody() -> None:
+    stand = Stand(recovered(10), image=first_image(partition(isr=(1,))))
+    assert stand.high_watermark == 10
+
+
+def test_the_high_watermark_does_not_go_back(stand: Stand) -> None:
+    stand.produce("a", "b")
+    for follower in (2, 3):
+        stand.fetch(follower, 2)
+    stand.fetch(2, 0, epoch=EPOCHS[2] + 500, session="another life")
+    assert stand.high_watermark == 2
+    stand.produce("c")
+    stand.fetch(3, 3)
+    assert stand.high_watermark == 2
+
+
+def test_too_few_in_sync_before_the_append_changes_nothing(stand: Stand) -> None:
+    stand.config(2, TOPIC, min_insync_replicas="2")
+    stand.change(isr=(1,))
+    result = stand.produced(stand.produce("a"))
+    assert result is not None
+    assert (result.error_code, result.base_offset, result.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1, False)
+    assert not of_kind(stand.got, ev.Append)
+    weak = stand.produced(stand.produce("a", acks=1))
+    assert weak is not None
+    assert weak.error_code == 0
+
+
+def test_too_few_in_sync_after_the_append_leaves_the_outcome_open(stand: Stand) -> None:
+    stand.config(2, TOPIC, min_insync_replicas="2")
+    number = stand.produce("a")
+    stand.change(isr=(1,))
+    result = stand.produced(number)
+    assert result is not None
+    assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert result.outcome_unknown
+
+
+@pytest.mark.parametrize(("resource", "name"), [(4, "1"), (4, ""), (2, TOPIC)])
+def test_min_insync_replicas_is_the_topics_then_the_brokers_then_the_clusters(resource: int, name: str) -> None:
+    stand = in_step(Stand(image=first_image(partition(isr=(1, 2)))))
+    assert stand.core.counters()["UnderMinIsrPartitionCount"] == 0
+    stand.config(resource, name, min_insync_replicas="3")
+    assert stand.core.counters()["UnderMinIsrPartitionCount"] == 1
+    if resource == 4:
+        stand.config(2, TOPIC, min_insync_replicas="2")
+        assert stand.core.counters()["UnderMinIsrPartitionCount"] == 0
+        assert stand.core.counters()["AtMinIsrPartitionCount"] == 1
+
+
+def test_min_insync_replicas_is_never_more_than_there_are_replicas() -> None:
+    stand = Stand(image=first_image(partition(replicas=(1,), isr=(1,))))
+    stand.config(4, "", min_insync_replicas="3")
+    result = stand.produced(stand.produce("a"))
+    assert result is not None
+    assert result.error_code == 0
+
+
+def test_a_produce_that_is_not_acknowledged_in_time_has_an_unknown_outcome(stand: Stand) -> None:
+    number = stand.produce("a", timeout_ms=1000)
+    stand.after(0.9)
+    assert stand.produced(number) is None
+    stand.after(0.1)
+    result = stand.produced(number)
+    assert result is not None
+    assert (result.error_code, result.outcome_unknown, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, True, 0)
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    assert stand.high_watermark == 1
+
+
+def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_leads(stand: Stand) -> None:
+    number, weak = stand.produce("a"), stand.produce("b", acks=1)
+    assert stand.produced(weak) is not None
+    stand.change(leader=2, leader_epoch=6, isr=(2, 3))
+    result = stand.produced(number)
+    assert result is not None
+    assert (result.error_code, result.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, True)
+    assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (2, 6)
+    refused = stand.produced(stand.produce("c"))
+    assert refused is not None
+    assert (refused.error_code, refused.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
+    assert refused.current_leader.leader_id == 2
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)]
+)
+def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int, code: int) -> None:
+    result = stand.produced(stand.produce("a", acks=0, epoch=epoch))
+    assert result is not None
+    assert result.error_code == code
+    answer = stand.consumed(stand.consume(0, epoch=epoch))
+    assert answer is not None
+    assert answer.response.partitions[0].error_code == code
+
+
+def test_requests_that_can_not_be_right(stand: Stand) -> None:
+    def code_of(**fields: object) -> int:
+        one = {"topic_id": KEY[0], "current_leader_epoch": -1, "records": [b""]}
+        content = {"acks": 0, "partitions": [pb.ProducePartition(**{**one, **fields.pop("one", {})})]}  # type: ignore[dict-item]
+        stand.do(ev.ProduceReceived(pb.ProduceRequest(**{**content, **fields}), 1, reply := object()))
+        (answer,) = [e for e in of_kind(stand.got, ev.AnswerProduce) if e.reply_to is reply]
+        return answer.response.partitions[0].error_code
+
+    assert code_of(acks=2) == ErrorCode.INVALID_REQUIRED_ACKS
+    assert code_of(timeout_ms=-1) == ErrorCode.INVALID_REQUEST
+    assert code_of(one={"records": []}) == ErrorCode.INVALID_RECORD
+    assert code_of(one={"records": [b"", b"\xff\xff"]}) == ErrorCode.INVALID_RECORD
+    assert code_of(one={"partition_index": 9}) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not of_kind(stand.got, ev.Append)
+    assert code_of() == 0
+
+
+def test_a_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
+    stand.config(2, TOPIC, max_message_bytes="200")
+    result = stand.produced(stand.produce("x" * 200))
+    assert result is not None
+    assert result.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert stand.described().log_end_offset == 0
+
+
+def test_one_request_for_several_partitions_is_answered_once_in_its_order() -> None:
+    other = (KEY[0], 1)
+    stand = Stand(image=first_image(partition(), partition(other, replicas=(1,), isr=(1,))))
+    parts = [
+        pb.ProducePartition(topic_id=key[0], partition_index=key[1], current_leader_epoch=-1, records=[b""])
+        for key in (other, (KEY[0], 7), KEY)
+    ]
+    stand.do(ev.ProduceReceived(pb.ProduceRequest(acks=-1, timeout_ms=9000, partitions=parts), 1, "all"))
+    assert not of_kind(stand.got, ev.AnswerProduce)
+    in_step(stand)
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    (answer,) = of_kind(stand.got, ev.AnswerProduce)
+    assert [(r.partition_index, r.error_code) for r in answer.response.partitions] == [
+        (1, 0),
+        (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (0, 0),
+    ]
+
+
+def test_waiting_produces_are_bounded() -> None:
+    stand = Stand(max_pending_produces=2)
+    numbers = [stand.produce("a") for _ in range(3)]
+    result = stand.produced(numbers[2])
+    assert result is not None
+    assert (result.error_code, result.base_offset) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, -1)
+    assert stand.described().log_end_offset == 2
+
+
+def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:
+    for _ in range(50):
+        stand.produce("a", timeout_ms=10)
+        stand.after(0.02)
+    leader = stand.core._host.replicas[KEY].role
+    assert len(leader._for_commit) == 1  # type: ignore[union-attr]
+    assert len(stand.core._host.deadlines) < 10
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+
+def test_consumers_see_what_is_below_the_high_watermark_alone(stand: Stand) -> None:
+    stand.produce("a", "b")
+    for follower in (2, 3):
+        stand.fetch(follower, 2)
+    stand.produce("c")
+    answer = stand.consumed(stand.consume(0))
+    assert answer is not None
+    (read,) = answer.reads
+    assert (read.index, read.offset, read.until) == (0, 0, 2)
+    assert answer.response.partitions[0].high_watermark == 2
+
+
+def test_a_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stand: Stand) -> None:
+    number = stand.consume(0, wait_ms=5000)
+    stand.produce("a")
+    stand.fetch(2, 1)
+    assert stand.consumed(number) is None
+    stand.fetch(3, 1)
+    answer = stand.consumed(number)
+    assert answer is not None
+    assert [(read.offset, read.until) for read in answer.reads] == [(0, 1)]
+
+
+def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_changes(stand: Stand) -> None:
+    number = stand.consume(0, wait_ms=5000)
+    stand.after(5)
+    answer = stand.consumed(number)
+    assert answer is not None
+    assert (answer.reads, answer.response.partitions[0].error_code) == ((), 0)
+    number = stand.consume(0, wait_ms=5000)
+    stand.change(leader=3, leader_epoch=6)
+    answer = stand.consumed(number)
+    assert answer is not None
+    assert answer.response.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.response.partitions[0].current_leader.leader_id == 3
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_offsets_outside_of_the_log(stand: Stand, offset: int) -> None:
+    stand.produce("a")
+    answer = stand.consumed(stand.consume(offset, wait_ms=5000))
+    assert answer is not None
+    assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_list_offsets(stand: Stand) -> None:
+    stand.produce("a")
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    stand.produce("b")
+    asked = [
+        pb.ListOffsetsPartition(topic_id=KEY[0], timestamp=timestamp, current_leader_epoch=epoch)
+        for timestamp, epoch in ((-1, -1), (-2, 5), (7, -1), (-1, 4))
+    ]
+    found = stand.core.list_offsets(pb.ListOffsetsRequest(partitions=asked), stand.now).partitions
+    assert [(one.error_code, one.offset, one.leader_epoch) for one in found] == [
+        (0, 1, 5),
+        (0, 0, 5),
+        (ErrorCode.INVALID_REQUEST, -1, 5),
+        (ErrorCode.FENCED_LEADER_EPOCH, -1, -1),
+    ]
+
+
+def test_parked_consumers_are_bounded(stand: Stand) -> None:
+    stand = in_step(Stand(max_parked_fetches=1))
+    waits, full = stand.consume(0, wait_ms=5000), stand.consume(0, wait_ms=5000)
+    assert stand.consumed(waits) is None
+    assert stand.consumed(full) is not None
+
+
+# --- what a leader sends to followers ---------------------------------------------------------------------------------
+
+
+def test_followers_are_given_records_before_the_leader_has_flushed_them() -> None:
+    stand = in_step(Stand(hold_flushes=True))
+    stand.got.clear()
+    stand.produce("a")
+    answers = of_kind(stand.got, ev.AnswerReplicaFetch)
+    assert [answer.session for answer in answers] == ["link of 2", "link of 3"]
+    assert [(read.offset, read.until) for answer in answers for read in answer.reads] == [(0, 1), (0, 1)]
+    kinds = [type(effect) for effect in stand.got]
+    assert kinds.index(ev.Append) < kinds.index(ev.AnswerReplicaFetch) < kinds.index(ev.Flush)
+
+
+def test_a_position_is_answered_with_data_once_until_it_is_named_again(stand: Stand) -> None:
+    assert len(results(stand.do(ev.Tick()))) == 0
+    stand.produce("a")
+    stand.got.clear()
+    stand.fetch_of(2, [])
+    stand.produce("b")
+    assert not [a for a in of_kind(stand.got, ev.AnswerReplicaFetch) if a.reads]
+    (answer,) = [a for a in of_kind(stand.fetch(2, 1), ev.AnswerReplicaFetch) if a.reads]
+    assert answer.reads[0].offset == 1
+
+
+def test_a_high_watermark_alone_waits_a_moment_for_company(stand: Stand) -> None:
+    stand.produce("a")
+    stand.fetch(2, 1)
+    effects = stand.fetch(3, 1)
+    assert not results(effects)
+    told = results(stand.after(0.03))
+    assert [result.high_watermark for result in told] == [1, 1]
+    assert not results(stand.after(0.4))
