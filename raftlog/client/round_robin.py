@@ -159,7 +159,7 @@ class RoundRobin:
     def _fail(self, call: _Call, error: ApiError) -> None:
         if call.future.done():
             return
-        if call.last is not None:
+        if call.last is not None and not error.outcome_unknown:
             # Whoever could be asked has refused: that says more than that nobody else could be.
             call.future.set_result(call.last)
         else:

@@ -131,3 +131,19 @@ def test_nobody_there_is_said_within_the_timeout_as_not_executed() -> None:
             await client.read(pb.MetadataRequest())
 
     simulate(test)
+
+
+def test_a_write_that_was_refused_once_and_then_sent_elsewhere_is_of_unknown_outcome() -> None:
+    async def test(world: World) -> None:
+        fenced, other = await world.broker("a", refuses(ErrorCode.BROKER_FENCED)), await world.broker("b", silent)
+        client = world.broker_client("a", "b", round_robin=True)
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            with pytest.raises(ApiError) as error:
+                await client.write(create(), timeout_s=0.5)
+            assert error.value.outcome_unknown
+        assert len(fenced.asked) >= 1
+        assert len(other.asked) == 2
+        client.close()
+
+    simulate(test)
