@@ -17,6 +17,7 @@ from benchmarks import failover, peers, propagation
 from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
+from benchmarks.scale import scale
 from raftlog.errors import ConfigError
 
 Result = dict[str, Any]
@@ -46,6 +47,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     "w4": ("requests of 100 writes, 8 in flight", _load("w4")),
     "w5": ("one write each 10 ms, until the last of N brokers has it", _w5),
     "w6": ("kill -9 and SIGSTOP of the leader under a retrying writer", _w6),
+    "w7": ("100,000 partitions: memory, disk, restarts", lambda quorum, seconds, runs: [scale(quorum)]),
     "w8": ("the idle quorum", lambda quorum, seconds, runs: [failover.idle(quorum, max(30.0, seconds))]),
     "w9": (
         "SIGTERM of the leader under a retrying writer",

@@ -57,12 +57,19 @@ class Quorum:
         """Send a signal to one node."""
         self._cluster.kill(f"controller-{node}", number)
 
+    def wait_gone(self, node: int) -> None:
+        """Until a node's process has ended. Raises TimeoutError."""
+        if not self._cluster.wait_gone(f"controller-{node}", timeout_s=20):
+            raise TimeoutError(f"controller-{node} has not ended")
+
     def restart(self, node: int) -> None:
         """Start a node again, once its process has ended. Raises TimeoutError."""
-        name = f"controller-{node}"
-        if not self._cluster.wait_gone(name, timeout_s=20):
-            raise TimeoutError(f"{name} has not ended")
-        self._cluster.start(name)
+        self.wait_gone(node)
+        self._cluster.start(f"controller-{node}")
+
+    def data_path(self, node: int) -> Path:
+        """Where a node keeps its log."""
+        return self._cluster.data_path(f"controller-{node}")
 
     def leader(self) -> int:
         """The node that leads, once all running nodes agree on it and on what is committed. Raises TimeoutError."""

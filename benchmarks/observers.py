@@ -19,9 +19,8 @@ import uuid
 import structlog
 import uvloop
 
-from broker.lifecycle import LifecycleSettings
 from broker.service import BrokerService
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory
 from raftlog.transport.grpc_transport import GrpcTransport

@@ -27,10 +27,9 @@ REST_S = 1.0
 class Observers:
     """Child processes with brokers in them. ``moves`` after ``stop``: for each broker (times, applied, told)."""
 
-    def __init__(self, quorum: Quorum, count: int, processes: int = 3) -> None:
+    def __init__(self, quorum: Quorum, count: int, processes: int = 3, first: int = FIRST_BROKER) -> None:
         shares = [count // processes + (i < count % processes) for i in range(processes)]
         self.processes: list[subprocess.Popen[str]] = []
-        first = FIRST_BROKER
         for share in filter(None, shares):
             command = [sys.executable, "-m", "benchmarks.observers", quorum.cluster_id, ",".join(quorum.endpoints)]
             self.processes.append(
@@ -40,6 +39,11 @@ class Observers:
             )
             first += share
         self.moves: list[tuple[list[float], list[int], list[int]]] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self.processes]
 
     def wait_ready(self) -> None:
         """Until all are unfenced. Raises RuntimeError."""
