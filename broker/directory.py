@@ -5,14 +5,16 @@ It is formatted and laid out like every node's (see :mod:`raftlog.storage.layout
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.identity import known_id
 from raftlog.errors import ConfigError
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.layout import LOCK_FILE, DirectoryLock
-from raftlog.storage.meta_file import read_identity
+from raftlog.storage.meta_file import read_identity, write_identity
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -28,6 +30,20 @@ class BrokerDirectory:
     identity: NodeIdentity
     process: Process
     _lock: DirectoryLock
+    _path: Path
+
+    @property
+    def broker_id(self) -> int:
+        """Whose it is; NO_NODE_ID: nobody's yet."""
+        return self.identity.node_id
+
+    def claim(self, broker_id: int) -> BrokerDirectory:
+        """The same directory, of this broker from now on: durable when this returns. Raises StorageError."""
+        if broker_id == self.identity.node_id:
+            return self
+        identity = dataclasses.replace(self.identity, node_id=broker_id)
+        write_identity(self._path, identity)
+        return dataclasses.replace(self, identity=identity)
 
     def close(self) -> None:
         """Give the directory back. Idempotent."""
@@ -37,13 +53,16 @@ class BrokerDirectory:
 def open_directory(
     directory: Path, *, cluster_id: str, broker_id: int, boot_id_file: Path = BOOT_ID_FILE
 ) -> BrokerDirectory:
-    """Lock the directory of this broker. Raises ConfigError: not formatted, somebody else's, or in use."""
+    """Lock the directory of a broker; ``broker_id`` NO_NODE_ID: it is not configured.
+
+    Raises ConfigError: not formatted, somebody else's, or in use.
+    """
     identity = read_identity(directory)
-    if (identity.cluster_id, identity.node_id) != (cluster_id, broker_id):
+    if identity.cluster_id != cluster_id:
         raise ConfigError(
-            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, node {identity.node_id}; "
-            f"configured are cluster {cluster_id!r}, node {broker_id}"
+            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, configured is cluster {cluster_id!r}"
         )
+    known_id(broker_id, identity.node_id, directory)
     lock = DirectoryLock.exclusive(directory)
     try:
         status = (directory / LOCK_FILE).stat()
@@ -52,4 +71,4 @@ def open_directory(
         lock.release()
         raise ConfigError(f"can't tell what names this process: {error}") from error
     process = Process(boot_id, identity.directory_id, status.st_dev, status.st_ino)
-    return BrokerDirectory(identity, process, lock)
+    return BrokerDirectory(identity, process, lock, directory)

@@ -57,7 +57,7 @@ class Exit:
 
 
 # A registration refused with one of these is refused again: tell the operator at once.
-_HOPELESS = frozenset(
+HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.INVALID_REGISTRATION,
@@ -227,7 +227,7 @@ class Lifecycle:
         self._last_error = str(error)
         if isinstance(failed, Register):
             self._next_at = now + self._backoff.next_s()
-            if error.code in _HOPELESS and not error.outcome_unknown:
+            if error.code in HOPELESS and not error.outcome_unknown:
                 self._leave(f"the controller refuses the registration: {error}", clean=False)
         elif self.epoch >= 0:
             self._next_at = now + self._backoff.next_s()

@@ -10,6 +10,7 @@ import structlog
 
 from broker.lifecycle import NEVER, Exit, Heartbeat, Lifecycle, Register
 from broker.read_lease import ReadLease
+from broker.registering import LISTENER_NAME, registration_request
 from broker.settings import BrokerSettings
 from broker.view import View
 from raftlog.client.controller_client import ControllerClient, checked
@@ -19,10 +20,6 @@ from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2
 
 log = structlog.get_logger(__name__)
-
-REGISTRATION_VERSION = 1
-"""1: this broker heartbeats, and reports what it has applied."""
-LISTENER_NAME = "PLAINTEXT"
 
 Answered = Callable[[controller_pb2.ControllerResponse], None]
 
@@ -126,30 +123,10 @@ class Membership:
             log.warning("the controller did not take it", broker=self._settings.broker_id, error=str(error))
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
-        settings, process = self._settings, self._process
-        return controller_pb2.ControllerRequest(
-            cluster_id=settings.cluster_id,
-            register_broker=controller_pb2.RegisterBrokerRequest(
-                broker_id=settings.broker_id,
-                cluster_id=settings.cluster_id,
-                incarnation_id=self._incarnation_id,
-                listeners=[self._listener],
-                features=[
-                    records_pb2.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
-                    for name, low, high in settings.features
-                ],
-                rack=settings.rack,
-                log_dirs=settings.log_dirs,
-                previous_broker_epoch=action.previous_broker_epoch,
-                registration_version=REGISTRATION_VERSION,
-                process=records_pb2.ProcessProof(
-                    boot_id=process.boot_id,
-                    directory_id=process.directory_id,
-                    lock_device=process.lock_device,
-                    lock_inode=process.lock_inode,
-                ),
-            ),
-        )
+        listener = self._listener
+        body = registration_request(self._settings, self._process, self._incarnation_id, listener.host, listener.port)
+        body.previous_broker_epoch = action.previous_broker_epoch
+        return controller_pb2.ControllerRequest(cluster_id=self._settings.cluster_id, register_broker=body)
 
     def _registered(self, response: controller_pb2.ControllerResponse) -> None:
         reply = response.register_broker

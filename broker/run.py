@@ -6,11 +6,14 @@ import asyncio
 import random
 import signal
 import uuid
+from dataclasses import replace
 
 import structlog
 
-from broker.directory import open_directory
+from broker.directory import BrokerDirectory, open_directory
+from broker.identity import known_id
 from broker.lifecycle import Exit
+from broker.seeking import seek_id
 from broker.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from broker.unary_reply import answer
@@ -19,7 +22,9 @@ from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.storage.api import NO_NODE_ID
 from raftlog.transport import grpc_env
+from raftlog.transport.api import Transport
 from raftlog.transport.configured import transport_of
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
@@ -58,39 +63,80 @@ async def run_broker(config: NodeConfig) -> int:
     settings = settings_of(config)
     directory = open_directory(config.directory, cluster_id=config.cluster_id, broker_id=config.node_id)
     transport = transport_of(config)
-    http: HttpServer | None = None
+    incarnation_id = str(uuid.uuid4())
+    node = config.node_id
     try:
-        service = BrokerService(
-            settings, transport, process=directory.process, incarnation_id=str(uuid.uuid4()), rng=random.Random()
-        )
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, service.stop)
-        try:
-            # The ports first: a broker that is about to give up must not begin to register.
-            http = await _start_http(config, service)
-            await service.start(extra_handlers=[_unary_handler(service)])
-            log.info(
-                "broker started",
-                node=config.node_id,
-                cluster=config.cluster_id,
-                listener=service.address,
-                http=http.address if http else "",
-                event_engine=grpc_env.event_engine_state(),
-            )
-            ended = await _ended(service)
-        finally:
-            await service.close()
+        found = await _identified(settings, directory, transport, incarnation_id)
+        if isinstance(found, Exit):
+            ended = found
+        else:
+            node = found.broker_id
+            ended = await _live(config, found, directory, transport, incarnation_id)
     finally:
-        if http is not None:
-            await http.stop()
         await transport.close()
         directory.close()
     if ended.clean:
-        log.info("broker stopped", node=config.node_id, reason=ended.reason)
+        log.info("broker stopped", node=node, reason=ended.reason)
         return 0
-    log.critical("stopped by an error", node=config.node_id, error=ended.reason)
+    log.critical("stopped by an error", node=node, error=ended.reason)
     return EXIT_FAILED
+
+
+async def _identified(
+    settings: BrokerSettings, directory: BrokerDirectory, transport: Transport, incarnation_id: str
+) -> BrokerSettings | Exit:
+    """The settings with the broker's id, which is in the directory's meta.json by then. Raises ConfigError, StorageError."""
+    broker_id = known_id(settings.broker_id, directory.broker_id, settings.log_dirs[0])
+    if broker_id != NO_NODE_ID:
+        directory.claim(broker_id)
+        return replace(settings, broker_id=broker_id)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    found = await seek_id(
+        settings,
+        transport,
+        process=directory.process,
+        incarnation_id=incarnation_id,
+        rng=random.Random(),
+        stopping=stopping,
+    )
+    if isinstance(found, Exit):
+        return found
+    # Durable before anything is done under the id: lost between the two, it is found again by the directory's own id.
+    directory.claim(found.broker_id)
+    return found
+
+
+async def _live(
+    config: NodeConfig, settings: BrokerSettings, directory: BrokerDirectory, transport: Transport, incarnation_id: str
+) -> Exit:
+    """The broker's life, now that it has an id."""
+    service = BrokerService(
+        settings, transport, process=directory.process, incarnation_id=incarnation_id, rng=random.Random()
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop)
+    http: HttpServer | None = None
+    try:
+        # The ports first: a broker that is about to give up must not begin to register.
+        http = await _start_http(config, settings.broker_id, service)
+        await service.start(extra_handlers=[_unary_handler(service)])
+        log.info(
+            "broker started",
+            node=settings.broker_id,
+            cluster=config.cluster_id,
+            listener=service.address,
+            http=http.address if http else "",
+            event_engine=grpc_env.event_engine_state(),
+        )
+        return await _ended(service)
+    finally:
+        await service.close()
+        if http is not None:
+            await http.stop()
 
 
 async def _ended(service: BrokerService) -> Exit:
@@ -107,7 +153,7 @@ def _unary_handler(service: BrokerService) -> object:
     return unary_handler(broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask)
 
 
-async def _start_http(config: NodeConfig, service: BrokerService) -> HttpServer | None:
+async def _start_http(config: NodeConfig, broker_id: int, service: BrokerService) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
@@ -118,7 +164,7 @@ async def _start_http(config: NodeConfig, service: BrokerService) -> HttpServer 
         config.http_listener.port,
         registry,
         service.ready,
-        title=f"raftlog broker {config.node_id}",
+        title=f"raftlog broker {broker_id}",
         status=service.status,
     )
     await server.start()

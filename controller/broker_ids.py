@@ -20,6 +20,8 @@ from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
+LATE_S = 1.0
+"""How late the last message of a process that is gone may arrive."""
 
 
 class Choice(NamedTuple):
@@ -59,7 +61,7 @@ class _Asking:
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
             return _Life.GONE
-        heard = contact > self.state.began_at and now - contact < self.asking_for_s
+        heard = contact > self.state.began_at and now - contact < self.asking_for_s - LATE_S
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def on_this_host(self) -> list[Broker]:

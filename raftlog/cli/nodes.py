@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -24,7 +25,8 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
         raise ConfigError(f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`')
     from raftlog.observability import setup_logging
 
-    setup_logging(config.log_level, config.log_format, node_id=config.node_id)
+    bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
+    setup_logging(config.log_level, config.log_format, **bound)
     main = find_main()
     tune_memory()
     import uvloop

@@ -171,6 +171,8 @@ def restore_(
     from raftlog.storage.restore import restore
 
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
+    if node < 0:
+        raise ConfigError("a backup is restored for a controller, which has a node.id")
     loaded = None
     if config is not None or flags:
         from raftlog.config import load_config

@@ -42,6 +42,9 @@ def format_(
     flags: SetFlags = None,
     cluster_id: ClusterId = "",
     node_id: NodeId = None,
+    without_node_id: Annotated[
+        bool, typer.Option("--without-node-id", help="Of a broker whose id is found at its first start (KIP-426).")
+    ] = False,
     directory: OptionalDirectory = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Leave a directory alone that is this node's already.")
@@ -86,18 +89,25 @@ def format_(
     controller.quorum.bootstrap.servers). A voter's new disk is formatted with --no-initial-controllers too: it must not count
     before the quorum says so.
 
+    A broker whose configuration has no node.id, or a directory formatted --without-node-id, gets its id at its first start: that of
+    its hostname, or the one that is missing, or a new one; see `raftlog hostnames`.
+
     \b
     Examples:
       raftlog storage format -c node1.toml
       raftlog storage format -c node1.toml --standalone
       raftlog storage format -c node4.toml --no-initial-controllers
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
+      raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
     from raftlog.cli.beginning import beginning
-    from raftlog.storage.api import NodeIdentity
+    from raftlog.storage.api import NO_NODE_ID, NodeIdentity
     from raftlog.storage.meta_file import format_storage
 
-    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
+    wanted = NO_NODE_ID if without_node_id and node_id is None else node_id
+    if without_node_id and node_id is not None:
+        raise ConfigError("give either --node-id or --without-node-id")
+    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, wanted)
     loaded = None
     if config is not None or flags:
         from raftlog.config import load_config
@@ -117,7 +127,8 @@ def format_(
         print_json({"directory": str(where), **dataclasses.asdict(identity)})
         return
     done = "formatted" if identity == asked else "was formatted already"
-    print_line(f"{where} {done}: node {node} of cluster {cluster}, directory id {identity.directory_id}")
+    who = f"node {identity.node_id}" if identity.node_id != NO_NODE_ID else "a broker that has no id yet,"
+    print_line(f"{where} {done}: {who} of cluster {cluster}, directory id {identity.directory_id}")
 
 
 @app.command(epilog=EPILOG)

@@ -11,6 +11,7 @@ from raftlog.config.fields import Endpoint
 from raftlog.config.settings import KEYS, Settings, key_of
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.storage.api import NO_NODE_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class NodeConfig:
     role: Literal["controller", "broker"]
     cluster_id: str
     node_id: int
+    """NO_NODE_ID: a broker's that is not configured."""
     directory: Path
     listener: Endpoint
     http_listener: Endpoint | None
@@ -136,7 +138,7 @@ class NodeConfig:
 def node_config(settings: Settings, base: Path) -> NodeConfig:
     """Build the result from settings that keep all rules; relative paths count from ``base``."""
     role: Literal["controller", "broker"] = "controller" if "controller" in settings.process_roles else "broker"
-    assert settings.node_id is not None
+    node_id = NO_NODE_ID if settings.node_id is None else settings.node_id
     directory = (role == "controller" and settings.metadata_log_dir) or settings.log_dirs[0]
     own = next((voter for voter in settings.controller_quorum_voters if voter.node_id == settings.node_id), None)
     listener = settings.listeners[0] if settings.listeners else _own_endpoint(own)
@@ -144,7 +146,7 @@ def node_config(settings: Settings, base: Path) -> NodeConfig:
         settings=settings,
         role=role,
         cluster_id=settings.cluster_id,
-        node_id=settings.node_id,
+        node_id=node_id,
         directory=base / directory,
         listener=listener,
         http_listener=settings.http_listener[0] if settings.http_listener else None,

@@ -46,7 +46,9 @@ def _one_role(settings: Settings) -> str | None:
 
 
 def _node_id(settings: Settings) -> str | None:
-    return "required" if settings.node_id is None else None
+    if settings.node_id is None and not is_broker(settings):
+        return "required"
+    return None
 
 
 def _cluster_id(settings: Settings) -> str | None:
@@ -130,6 +132,13 @@ def _advertised(settings: Settings) -> str | None:
     return None
 
 
+def _port_without_id(settings: Settings) -> str | None:
+    told = settings.advertised_listeners or settings.listeners
+    if is_broker(settings) and settings.node_id is None and told and not told[0].port:
+        return "the port must be a fixed one where node.id is not set: it tells apart the brokers of one host"
+    return None
+
+
 def _http_listener(settings: Settings) -> str | None:
     return "at most one" if len(settings.http_listener) > 1 else None
 
@@ -186,7 +195,7 @@ def _tls_complete(settings: Settings) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     Rule(("process_roles",), _one_role),
-    Rule(("node_id",), _node_id),
+    Rule(("node_id", "process_roles"), _node_id),
     Rule(("cluster_id",), _cluster_id),
     Rule(("log_dirs", "metadata_log_dir", "process_roles"), _directory),
     Rule(("controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _voters_given),
@@ -195,6 +204,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("controller_quorum_bootstrap_servers",), _bootstrap),
     Rule(("listeners", "controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _listeners),
     Rule(("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"), _advertised),
+    Rule(("listeners", "advertised_listeners", "node_id", "process_roles"), _port_without_id),
     Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),

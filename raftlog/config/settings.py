@@ -41,7 +41,9 @@ class Settings(BaseModel):
         " paused or out of memory must not take a vote with it.",
     )  # fmt: skip
     node_id: NodeId | None = _key(
-        None, "The node's number, unique in the cluster. Required; fixed by `storage format`."
+        None,
+        "The node's number, unique in the cluster; fixed by `storage format`. Required for a controller. A broker without it is"
+        " given one at its first start: that of its hostname, or the one that is missing, or a new one (KIP-426).",
     )
     cluster_id: str = _key(
         "", "The cluster's id, the same on every node. Required: it keeps a node with a wrong address list out of a foreign"

@@ -20,6 +20,8 @@ from raftlog.voter import VotersAt
 
 FORMAT_VERSION = 2
 """The newest format of a data directory that this program knows."""
+NO_NODE_ID = -1
+"""The node id of a broker's directory that was formatted without one: its first start finds it (KIP-426)."""
 INITIAL_FORMAT_VERSION = 1
 """What a directory is formatted as. Version 2 begins when the log start first moves: until then an older program can take it over."""
 

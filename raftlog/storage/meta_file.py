@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, VoteState
+from raftlog.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import (
     TEMPORARY_SUFFIX,
@@ -70,10 +70,10 @@ def format_storage(
 ) -> NodeIdentity:
     """Make ``directory`` (created if need be) the empty data directory of a node; return the identity in force.
 
-    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the
-    same cluster and node. The identity is renamed into place last: until then the directory is not formatted, and formatting
-    can be run again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and empty, and closed: what it
-    puts in must be durable when it returns. Raises StorageError.
+    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is if it belongs to the same
+    cluster and node, or one of the two has no node id. The identity is renamed into place last: until then the directory is not
+    formatted, and formatting can be run again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and
+    empty, and closed: what it puts in must be durable when it returns. Raises StorageError.
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
@@ -104,7 +104,8 @@ def format_storage(
 
 def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool) -> NodeIdentity:
     present = read_identity(directory)
-    same = (present.cluster_id, present.node_id) == (identity.cluster_id, identity.node_id)
+    same_id = present.node_id == identity.node_id or NO_NODE_ID in (present.node_id, identity.node_id)
+    same = present.cluster_id == identity.cluster_id and same_id
     if ignore_formatted and same:
         return present
     raise ConfigError(

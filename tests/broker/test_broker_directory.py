@@ -42,9 +42,15 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
     opened.close()
 
 
-@pytest.mark.parametrize(("cluster_id", "broker_id"), [("other", 4), (CLUSTER, 5)])
-def test_somebody_elses_directory_is_refused(directory: Path, cluster_id: str, broker_id: int) -> None:
-    with pytest.raises(ConfigError, match="belongs to cluster 'c-1', node 4"):
+@pytest.mark.parametrize(
+    ("cluster_id", "broker_id", "says"),
+    [
+        ("other", 4, "belongs to cluster 'c-1', configured is cluster 'other'"),
+        (CLUSTER, 5, "node.id is 5, but data directory .* belongs to broker 4 .*: set node.id to 4 or leave it out"),
+    ],
+)
+def test_somebody_elses_directory_is_refused(directory: Path, cluster_id: str, broker_id: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
         open_directory(directory, cluster_id=cluster_id, broker_id=broker_id)
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
 

@@ -37,7 +37,7 @@ def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.Re
         "broker_id": broker_id,
         "cluster_id": CLUSTER_ID,
         "incarnation_id": incarnation or f"incarnation-{broker_id}",
-        "listeners": [pb.Listener(name="PLAIN", host=f"host-{broker_id}", port=9000 + broker_id)],
+        "listeners": [pb.Listener(name="PLAIN", host=f"host-{broker_id}", port=9000 + broker_id % 1000)],
         "features": [pb.FeatureRange(name=n, min_supported_version=a, max_supported_version=b) for n, a, b in FEATURES],
         "registration_version": 1,
         "previous_broker_epoch": -1,

@@ -1,0 +1,182 @@
+"""``raftlog hostnames``: which broker runs on which host, for brokers that are started without an id (KIP-426)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.writes import AcksLevel, ValidateOnly, first_error, print_written, write, written
+from raftlog.errors import ConfigError
+from raftlog.wire.controller.v1 import controller_pb2
+
+app = typer.Typer(
+    help="Which broker runs on which host, for brokers without node.id (KIP-426).", epilog=EPILOG, no_args_is_help=True
+)
+
+Expected = Annotated[
+    int | None,
+    typer.Option(
+        "--expected-offset",
+        metavar="OFFSET",
+        min=-1,
+        help="Only if the mapping is still the one listed with this OFFSET; -1: only if there is none.",
+    ),
+]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="hostnames")
+
+
+@app.callback()
+def _group() -> None:
+    """Which broker runs on which host, for brokers without node.id (KIP-426)."""
+
+
+@app.command("list", epilog=EPILOG)
+def list_(
+    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """List the mapping from hostnames to broker ids, and the ids that are absent though they hold replicas.
+
+    A broker without an id gets that of its HOST, if it is free, else the one that is missing: absent for longer than
+    broker.id.adopt.after.ms of the controllers. OFFSET is what --expected-offset compares.
+
+    \b
+    Examples:
+      raftlog hostnames list --bootstrap-controller 127.0.0.1:9093
+    """
+    answer = _ask(bootstrap_controller, timeout)
+    hosts = [
+        {
+            "hostname": one.hostname,
+            "mapping": {"version": one.version, "broker.id": one.broker_id},
+            "offset": one.offset,
+            "reason": one.reason,
+            "endpoint": one.endpoint or None,
+        }
+        for one in answer.hostnames
+    ]
+    absent = [
+        {
+            "broker_id": one.broker_id,
+            "absent_for_ms": one.absent_for_ms,
+            "missing": one.missing,
+            "replica_count": one.replica_count,
+            "endpoint": one.endpoint or None,
+        }
+        for one in answer.absent_ids
+    ]
+    if as_json:
+        print_json({"hostnames": hosts, "absent_ids": absent})
+        return
+    rows = [(host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:]) for host in hosts]
+    print_table(("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET"))
+    for one in absent:
+        state = "missing" if one["missing"] else "absent"
+        where, seconds = one["endpoint"] or "unregistered", one["absent_for_ms"] / 1000
+        print_line(
+            f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has {one['replica_count']} replicas"
+        )
+
+
+@app.command("set", epilog=EPILOG)
+def set_(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The name that the broker advertises.")],
+    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker that is to run there.")],
+    expected_offset: Expected = None,
+    validate_only: ValidateOnly = False,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Map a host to a broker id: a broker that starts there without an id gets this one, unless it is taken by then.
+
+    For a machine that replaces another one under a new name. The id is kept for this host; nobody else is given it.
+
+    \b
+    Examples:
+      raftlog hostnames set kafka-7b.example 7 --bootstrap-controller 127.0.0.1:9093
+      raftlog hostnames set kafka-7b.example 7 --expected-offset -1
+    """
+    change = controller_pb2.HostnameAlteration(hostname=host, broker_id=broker_id, expected_offset=expected_offset)
+    response = _alter([change], validate_only, bootstrap_server, bootstrap_controller, timeout)
+    _say(response, [host], f"mapped to broker {broker_id}", validate_only=validate_only, as_json=as_json)
+
+
+@app.command(epilog=EPILOG)
+def delete(
+    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="The names.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    expected_offset: Expected = None,
+    validate_only: ValidateOnly = False,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Delete mappings. The brokers themselves are not touched, and are mapped again when they register.
+
+    \b
+    Examples:
+      raftlog hostnames delete kafka-7.example --expected-offset 1204
+      raftlog hostnames delete --all --validate-only
+    """
+    if all_ == bool(hosts):
+        raise ConfigError("give the names of hosts, or --all")
+    if expected_offset is not None and len(hosts or []) != 1:
+        raise ConfigError("--expected-offset is about one host")
+    changes = [
+        controller_pb2.HostnameAlteration(hostname=host, expected_offset=expected_offset) for host in hosts or []
+    ]
+    if all_:
+        listed = _ask(bootstrap_controller, timeout).hostnames
+        # What was mapped anew meanwhile is not what was asked for.
+        changes = [
+            controller_pb2.HostnameAlteration(hostname=one.hostname, expected_offset=one.offset) for one in listed
+        ]
+    names = [change.hostname for change in changes]
+    response = _alter(changes, validate_only, bootstrap_server, bootstrap_controller, timeout)
+    _say(response, names, "not mapped any more", validate_only=validate_only, as_json=as_json)
+
+
+def _ask(bootstrap_controller: str, timeout: float) -> Any:
+    from raftlog.cli.session import Session, run
+
+    async def ask(session: Session) -> Any:
+        client = session.controllers(bootstrap_controller)
+        return (await client.call(controller_pb2.ListHostnamesRequest(), timeout_s=timeout)).list_hostnames
+
+    return run(ask, timeout)
+
+
+def _alter(
+    changes: list[controller_pb2.HostnameAlteration],
+    validate_only: bool,
+    bootstrap_server: str,
+    bootstrap_controller: str,
+    timeout: float,
+) -> Any:
+    body = controller_pb2.AlterHostnamesRequest(alterations=changes, validate_only=validate_only)
+    response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)
+    error = first_error(response.alter_hostnames.results)
+    if error is not None:
+        raise error
+    return response
+
+
+def _say(response: Any, hosts: list[str], what: str, *, validate_only: bool, as_json: bool) -> None:
+    offsets = [known(result.offset) for result in response.alter_hostnames.results]
+    if as_json:
+        print_json({"hostnames": dict(zip(hosts, offsets, strict=True)), "write": written(response)})
+        return
+    done = "would be accepted" if validate_only else what
+    for host in hosts:
+        print_line(f"{host}: {done}")
+    print_written(response)

@@ -1,0 +1,444 @@
+"""Which id a broker gets that has none: its own, its host's, the missing one, a new one; and when somebody has to decide (KIP-426)."""
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+ADOPT_S = 600.0
+OWN, HOSTNAME, MISSING, GENERATED = (
+    rpc.BROKER_ID_OWN,
+    rpc.BROKER_ID_HOSTNAME,
+    rpc.BROKER_ID_MISSING,
+    rpc.BROKER_ID_GENERATED,
+)
+
+
+def at(host: str, port: int = 9092) -> list[pb.Listener]:
+    return [pb.Listener(name="PLAIN", host=host, port=port)]
+
+
+def proof(directory_id: str, inode: int = 1) -> pb.ProcessProof:
+    return pb.ProcessProof(boot_id="boot", directory_id=directory_id, lock_device=1, lock_inode=inode)
+
+
+class Ids(Cell):
+    """Brokers that are registered with an id, and some that ask for one."""
+
+    asked = 0
+
+    def wanted(
+        self, host: str, port: int = 9092, *, asking_for_s: float = 0.0, **fields: Any
+    ) -> rpc.RegisterBrokerRequest:
+        self.asked += 1
+        content: dict[str, Any] = {"listeners": at(host, port), "process": proof(f"new-{self.asked}")}
+        request = registration(-1, f"asking-{self.asked}", **{**content, **fields})
+        request.id_wanted.asking_for_ms = round(asking_for_s * 1000)
+        return request
+
+    def ask(self, host: str, port: int = 9092, **fields: Any) -> tuple[int, int]:
+        body = self.send(self.wanted(host, port, **fields))
+        assert self.broker(body.broker_id).epoch == body.broker_epoch
+        self.why = body.id_reason
+        return body.broker_id, body.id_source
+
+    def no_id(self, code: ErrorCode, *says: str, request: rpc.RegisterBrokerRequest) -> None:
+        error = self.decide(request).error
+        assert error is not None
+        for text in says:
+            assert text in error.message, error.message
+        self.refused(request, code, "broker_id")
+
+    def on(self, broker_id: int, host: str, port: int = 9092, **fields: Any) -> None:
+        """A broker that is registered from a host, and unfenced."""
+        self.join(broker_id, listeners=at(host, port), **fields)
+
+    def lose(self, *broker_ids: int) -> None:
+        """The brokers fall silent, and are fenced."""
+        self.silence(*broker_ids)
+        assert all(self.broker(broker_id).fenced for broker_id in broker_ids)
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by, and all but the fenced heartbeat."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 3.0)
+            for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
+                if not broker.fenced:
+                    self.beat(broker_id)
+            self.due()
+
+
+@pytest.fixture
+def cell() -> Ids:
+    """Brokers 1 to 3 on hosts of their own, each with a replica."""
+    made = Ids(brokers=0)
+    for broker_id in (1, 2, 3):
+        made.on(broker_id, f"h{broker_id}")
+    made.create_on((1, 2, 3))
+    return made
+
+
+# --- generated --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_brokers_of_a_cluster_get_new_ids_above_the_reserved_ones() -> None:
+    cell = Ids(brokers=0)
+    assert [cell.ask(host) for host in ("a", "b", "c")] == [(1001, GENERATED), (1002, GENERATED), (1003, GENERATED)]
+    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=7))
+    assert cell.ask("a") == (8, GENERATED)
+
+
+def test_the_registration_and_the_mapping_are_one_batch() -> None:
+    cell = Ids(brokers=0)
+    decision = cell.decide(cell.wanted("a"))
+    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
+    cell.propose(decision)
+    assert cell.pending.hostnames["a"].broker_id == 1001
+
+
+def test_a_generated_id_is_none_that_is_registered_mapped_or_holds_replicas(cell: Ids) -> None:
+    cell.on(1001, "r")
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="m", broker_id=1002)]))
+    cell.on(1003, "u")
+    cell.create_on((1003,), name="held")
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1003))
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
+    assert cell.ask("new") == (1004, GENERATED)
+    assert "host new is not mapped" in cell.why
+
+
+def test_a_generated_id_is_no_controllers(cell: Ids) -> None:
+    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=0))
+    assert cell.ask("a") == (2, GENERATED), "the controller is node 1"
+
+
+def test_behind_the_largest_id_the_gaps_are_used() -> None:
+    cell = Ids(brokers=0)
+    cell.on(2**31 - 1, "a", port=1)
+    cell.on(1001, "b", port=1)
+    assert cell.ask("c") == (1002, GENERATED)
+
+
+def test_when_no_id_is_left_that_is_said() -> None:
+    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=2**31 - 2))
+    cell.on(2**31 - 1, "a", port=1)
+    cell.no_id(ErrorCode.POLICY_VIOLATION, "reserved.broker.max.id", request=cell.wanted("b"))
+
+
+# --- by hostname ------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_whose_disk_was_lost_gets_its_id_back(cell: Ids) -> None:
+    cell.lose(2)
+    assert cell.ask("h2") == (2, HOSTNAME)
+    assert "host h2 is mapped to broker 2" in cell.why
+
+
+def test_hostnames_differ_neither_by_case_nor_by_the_last_dot(cell: Ids) -> None:
+    cell.lose(2)
+    assert cell.ask("H2.") == (2, HOSTNAME)
+
+
+def test_the_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
+    topic = cell.create_on((2, 1), name="x")
+    cell.lose(2)
+    cell.join(2, incarnation="with its disk", listeners=at("h2"))
+    cell.send(
+        rpc.AlterPartitionRequest(
+            broker_id=1,
+            broker_epoch=cell.broker(1).epoch,
+            topics=[
+                rpc.AlterPartitionTopic(
+                    topic_id=topic,
+                    partitions=[
+                        rpc.AlterPartitionData(
+                            partition_index=0,
+                            leader_epoch=cell.partition(topic).leader_epoch,
+                            partition_epoch=cell.partition(topic).partition_epoch,
+                            new_isr_with_epochs=[
+                                pb.BrokerState(broker_id=id_, broker_epoch=cell.broker(id_).epoch) for id_ in (1, 2)
+                            ],
+                        )
+                    ],
+                )
+            ],
+        )
+    )
+    assert cell.partition(topic).isr == (1, 2)
+    cell.beat(2, want_shut_down=True)
+    while not cell.broker(2).fenced:
+        cell.beat(2)
+    decision = cell.propose(cell.decide(cell.wanted("h2")))
+    assert decision.body.broker_id == 2
+    assert 2 not in cell.partition(topic).isr
+    cell.check_invariants()
+
+
+def test_a_session_that_may_be_its_own_past_is_waited_for(cell: Ids) -> None:
+    """[a supervisor starts the broker on an empty disk within a second: the old session is no proof of life]"""
+    cell.beat(2)
+    for waited in (0.0, 3.0, 6.0):
+        cell.now += 3.0 if waited else 0.0
+        for other in (1, 3):
+            cell.beat(other)
+        request = cell.wanted("h2", asking_for_s=waited)
+        cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker 2", "has not ended", request=request)
+    cell.now += 3.1
+    cell.due()
+    assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
+
+
+def test_a_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_order_counts(cell: Ids) -> None:
+    cell.now += 2.0
+    cell.beat(2)
+    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=0.5))
+    cell.now += 2.0
+    cell.beat(2)
+    assert cell.ask("h2", asking_for_s=4.0) == (1001, GENERATED)
+    assert "broker 2, which is alive" in cell.why
+
+
+def test_a_new_controller_has_heard_nobody_yet(cell: Ids) -> None:
+    """A session that a failover began afresh proves nothing."""
+    later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
+    later.now += 5.0
+    later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("h2", asking_for_s=60.0))
+
+
+def test_of_two_that_race_for_an_id_one_has_it_and_the_other_goes_on(cell: Ids) -> None:
+    cell.lose(2)
+    first, second = cell.wanted("h2"), cell.wanted("h2")
+    assert cell.send(first).broker_id == 2
+    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "asking-1", request=second)
+    cell.now += 3.0
+    cell.beat(2)
+    second.id_wanted.asking_for_ms = 3000
+    body = cell.send(second)
+    assert (body.broker_id, body.id_source) == (1001, GENERATED)
+    assert "asking-1" in body.id_reason
+
+
+def test_a_host_that_its_broker_has_left_says_nothing(cell: Ids) -> None:
+    cell.lose(2)
+    cell.on(2, "elsewhere", incarnation="moved")
+    cell.lose(2)
+    assert cell.ask("h2") == (1001, GENERATED)
+    assert "has registered from elsewhere:9092 since" in cell.why
+
+
+def test_an_unregistered_broker_comes_back_by_its_host(cell: Ids) -> None:
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
+    assert cell.ask("h2") == (2, HOSTNAME)
+
+
+def test_a_mapping_set_by_hand_gives_the_id_to_another_host(cell: Ids) -> None:
+    cell.lose(2)
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    assert cell.ask("spare", 19092) == (2, HOSTNAME)
+    assert "set by hand" in cell.why
+
+
+def test_a_mapping_set_by_hand_does_not_take_an_id_from_the_living(cell: Ids) -> None:
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("spare"))
+    cell.now += 2.0
+    cell.beat(2)
+    assert cell.ask("spare", asking_for_s=6.0)[1] == GENERATED
+
+
+# --- several brokers on one host --------------------------------------------------------------------------------------
+
+
+def test_a_second_broker_on_a_host_is_told_and_takes_nothing(cell: Ids) -> None:
+    assert cell.ask("h2", 9093) == (1001, GENERATED)
+    assert "give each one its node.id" in cell.why
+
+
+def test_the_id_of_a_broker_that_is_down_is_not_given_to_its_neighbour(cell: Ids) -> None:
+    """[broker 2 restarts, and a second broker is started on its host meanwhile]"""
+    cell.lose(2)
+    says = ("2 at h2:9092", "node.id")
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
+    cell.wait(2 * ADOPT_S)
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
+
+
+def test_a_host_that_a_neighbour_was_mapped_to_last_is_not_guessed(cell: Ids) -> None:
+    cell.on(4, "h2", 9093)
+    cell.lose(2)
+    request = cell.wanted("h2", 9092)
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 was registered at h2:9092", "4 at h2:9093", request=request)
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=4))
+    request = cell.wanted("h2", 9094)
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 4, which is not registered", request=request)
+
+
+def test_a_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
+    cell.on(4, "h2", 9093)
+    cell.lose(2)
+    cell.wait(ADOPT_S + 31)
+    request = cell.wanted("h2", 9094)
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 of this host is missing", request=request)
+
+
+# --- missing ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_only_missing_id_is_adopted_after_its_time(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(ADOPT_S - 60)
+    decision = cell.decide(cell.wanted("new"))
+    assert (decision.body.broker_id, decision.body.id_source) == (1001, GENERATED)
+    cell.wait(91)
+    assert cell.ask("new") == (2, MISSING)
+    assert "last at h2:9092" in cell.why
+    assert cell.pending.hostnames["new"].broker_id == 2
+
+
+def test_an_unregistered_id_that_holds_replicas_is_missing_too(cell: Ids) -> None:
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
+    cell.wait(ADOPT_S + 31)
+    assert cell.ask("new") == (2, MISSING)
+
+
+def test_an_id_without_replicas_is_not_missing(cell: Ids) -> None:
+    cell.on(4, "h4")
+    cell.lose(4)
+    cell.wait(ADOPT_S + 31)
+    assert cell.ask("new") == (1001, GENERATED)
+
+
+def test_with_several_missing_somebody_has_to_decide(cell: Ids) -> None:
+    cell.lose(2, 3)
+    cell.wait(ADOPT_S + 31)
+    says = ("2 broker ids are missing", "2 (last at h2:9092", "3 (last at h3:9092", "raftlog hostnames set new")
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
+    cell.on(3, "h3", incarnation="it still has its disk")
+    assert cell.ask("new") == (2, MISSING)
+
+
+def test_two_that_race_for_the_missing_id(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(ADOPT_S + 31)
+    assert cell.ask("new") == (2, MISSING)
+    assert cell.ask("other") == (1001, GENERATED)
+    assert "no id is missing" in cell.why
+
+
+def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
+    """[fenced, back for a moment, fenced again: the times do not add up]"""
+    cell.lose(2)
+    cell.wait(ADOPT_S - 100)
+    cell.beat(2)
+    cell.lose(2)
+    cell.wait(ADOPT_S - 100)
+    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+
+
+def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
+    cell.beat(2, want_fence=True)
+    assert cell.broker(2).fenced
+    for _ in range(300):
+        cell.now += 3.0
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id, want_fence=broker_id == 2)
+        cell.due()
+    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+
+
+def test_absence_begins_afresh_after_a_failover(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(ADOPT_S + 31)
+    later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
+    later.due()
+    assert later.decide(later.wanted("new")).body.id_source == GENERATED
+    later.wait(ADOPT_S - 31)
+    assert later.decide(later.wanted("new")).body.id_source == GENERATED
+    later.wait(62)
+    assert later.ask("new") == (2, MISSING)
+
+
+def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(30)
+    cell.now += ADOPT_S
+    cell.active.sessions.extend_all(ADOPT_S)
+    cell.active.state.absences.extend_all(ADOPT_S)
+    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+
+
+def test_an_id_kept_for_another_host_is_not_adopted(cell: Ids) -> None:
+    cell.lose(2)
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    cell.wait(ADOPT_S + 31)
+    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+    assert cell.ask("spare") == (2, HOSTNAME)
+
+
+def test_absent_ids_are_listed(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(60)
+    (one,) = cell.send(rpc.ListHostnamesRequest()).absent_ids
+    assert (one.broker_id, one.missing, one.replica_count, one.endpoint) == (2, False, 1, "h2:9092")
+    assert 30_000 <= one.absent_for_ms <= 69_000
+    cell.wait(ADOPT_S)
+    assert cell.send(rpc.ListHostnamesRequest()).absent_ids[0].missing
+
+
+# --- its own ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None:
+    request = cell.wanted("new")
+    first = cell.send(request)
+    decision = cell.decide(request)
+    assert not decision.records
+    assert (decision.body.broker_id, decision.body.broker_epoch) == (first.broker_id, first.broker_epoch)
+    assert decision.body.id_source == OWN
+
+
+def test_a_process_that_died_before_it_noted_its_id_finds_it_by_its_directory(cell: Ids) -> None:
+    """[registered, and dead before meta.json was written: the same lock proves it, and a changed host does not matter]"""
+    first = cell.send(cell.wanted("new", process=proof("its own", 7)))
+    again = cell.wanted("renamed", 19092, process=proof("its own", 7))
+    assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)
+
+
+def test_a_cloned_directory_gets_no_id_while_the_other_lives(cell: Ids) -> None:
+    cell.send(cell.wanted("new", process=proof("its own", 7)))
+    clone = cell.wanted("clone", process=proof("its own", 8))
+    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=clone)
+
+
+def test_with_the_id_it_was_given_it_registers_as_the_same_process(cell: Ids) -> None:
+    request = cell.wanted("new")
+    body = cell.send(request)
+    request.ClearField("id_wanted")
+    request.broker_id = body.broker_id
+    decision = cell.decide(request)
+    assert (decision.records, decision.body.broker_epoch) == ([], body.broker_epoch)
+    assert decision.body.id_source == rpc.BROKER_ID_GIVEN
+
+
+# --- requests that make no sense --------------------------------------------------------------------------------------
+
+
+def test_who_wants_an_id_has_none(cell: Ids) -> None:
+    for broker_id in (0, 5, -2):
+        request = cell.wanted("new")
+        request.broker_id = broker_id
+        cell.refused(request, ErrorCode.INVALID_REQUEST, "broker_id")
+    cell.refused(registration(-1), ErrorCode.INVALID_REQUEST, "broker_id")
+    cell.refused(cell.wanted("new", asking_for_s=-1.0), ErrorCode.INVALID_REQUEST, "id_wanted.asking_for_ms")
+
+
+def test_below_the_level_there_are_no_ids_to_be_had() -> None:
+    cell = Ids(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
+    cell.refused(cell.wanted("new"), ErrorCode.UNSUPPORTED_VERSION, "")
