@@ -1,117 +1,206 @@
-"""``raftlog partitions isr`` above scripted answers: what it prints, how long it waits, and its exit codes."""
+"""Commands that change partitions, against a real controller and three brokers, one of which dies."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import json
+import signal
+from collections.abc import Iterator
 
 import pytest
 
-from raftlog.client import committed_image, leader_isrs
-from raftlog.client.leader_isrs import LeaderAnswer
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
-from raftlog.metadata.records import record
-from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2 as rec
-
-T = b"t" * 16
-AT = ("--bootstrap-controller", "127.0.0.1:1")
-MOMENT_S = 0.8
+from raftlog.cli.local import LocalCluster
+from raftlog.cli.partition_names import assignments, broker_ids, partition_name, plan_of, read_plan
+from raftlog.errors import ConfigError
 
 
-def image(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Image:
-    """Broker 1 leads partition 0 of topic t, after so many ISR changes."""
-    changes = [rec.PartitionChangeRecord(topic_id=T, isr=rec.IdList(ids=isr))] * partition_epoch
-    messages = [
-        *(rec.RegisterBrokerRecord(broker_id=n, incarnation_id=f"i{n}", broker_epoch=n - 1) for n in (1, 2)),
-        rec.TopicRecord(name="t", topic_id=T),
-        rec.PartitionRecord(topic_id=T, replicas=[1, 2], isr=[1, 2], leader=1),
-        *changes,
-    ]
-    builder = ImageBuilder(Image())
-    builder.apply_batch([record(one) for one in messages], base_offset=0, epoch=1, timestamp_ms=1)
-    return builder.snapshot()
-
-
-def leader(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2), proposed: tuple[int, ...] = ()) -> LeaderAnswer:
-    def states(ids: tuple[int, ...]) -> list[rec.BrokerState]:
-        return [rec.BrokerState(broker_id=n, broker_epoch=n - 1) for n in ids]
-
-    led = pb.LedPartition(
-        topic_id=T, topic_name="t", partition_epoch=partition_epoch, isr=states(isr), proposed_isr=states(proposed),
-        high_watermark=5, log_end_offset=7,
-    )  # fmt: skip
-    return LeaderAnswer(1, 0, (led,))
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Iterator[LocalCluster]:
+    """A controller, node 1, and brokers 2, 3 and 4."""
+    made = LocalCluster(tmp_path_factory.mktemp("three") / "c", controllers=1, brokers=3)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_leader(120)
+        made.start_brokers()
+        made.wait_ready(["broker-2", "broker-3", "broker-4"], 120)
+        yield made
+    finally:
+        made.delete()
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
-    """Answers of the leaders, look by look, the last one again and again; and one committed image."""
-
-    def script(*answers: LeaderAnswer, committed: Image) -> dict[str, int]:
-        looks = {"count": 0}
-
-        async def ask(*_: object, **__: object) -> dict[int, LeaderAnswer]:
-            looks["count"] += 1
-            return {1: answers[min(looks["count"], len(answers)) - 1], 2: LeaderAnswer(2, 1)}
-
-        async def read(self: object) -> Image:
-            return committed
-
-        monkeypatch.setattr(leader_isrs, "ask_leaders", ask)
-        monkeypatch.setattr(committed_image.CommittedImage, "read", read)
-        return looks
-
-    return script
+def at(three):
+    return "--bootstrap-controller", three.bootstrap_controllers
 
 
-def test_agreement_is_seen_at_once(raftlog, scripted) -> None:
-    looks = scripted(leader(1), committed=image(1))
-    ran = raftlog("partitions", "isr", "--compare", *AT, "--json")
+@pytest.fixture
+def through(three):
+    """Writes through a broker."""
+    return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
+
+
+def shown(raftlog, through, name):
+    rows = raftlog("topics", "describe", name, "--read", "latest", *through, "--json").json["partitions"]
+    return {row["partition"]: (row["leader_id"], row["replicas"]) for row in rows}
+
+
+def test_topics_are_placed_by_hand_and_grow(raftlog, at, through):
+    made = raftlog("topics", "create", "grown", "--replica-assignment", "2:3,3:2", "--acks", "visible", *through)
+    assert made.code == 0, made
+    assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
+    tried = raftlog("partitions", "increase", "grown", "-n", 5, "--validate-only", *at, "--json")
+    assert (tried.code, tried.json["write"]) == (0, None)
+    more = raftlog(
+        "partitions", "increase", "grown", "-n", 3, "--replica-assignment", "4:2", "--acks", "visible", *through
+    )
+    assert more.code == 0, more
+    assert "grown: has 3 partitions" in more.out
+    assert shown(raftlog, through, "grown")[2] == (4, [4, 2])
+    less = raftlog("partitions", "increase", "grown", "-n", 2, *at)
+    assert (less.code, "INVALID_PARTITIONS" in less.err, "topics[0].count" in less.err) == (1, True, True)
+    tried = raftlog("topics", "delete", "grown", "--validate-only", *at)
+    assert (tried.code, "grown: would be deleted" in tried.out) == (0, True)
+    assert shown(raftlog, through, "grown")
+
+
+def test_replicas_that_go_at_once_and_the_way_back(raftlog, at, through, tmp_path):
+    assert raftlog("topics", "create", "moved", "--replica-assignment", "2:3,3:4", *at).code == 0
+    ran = raftlog("partitions", "reassign", "moved:0=3", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert looks["count"] == 1
-    (row,) = ran.json["partitions"]
-    assert (row["topic"], row["partition"], row["leader_id"], row["differences"]) == ("t", 0, 1, [])
-    assert row["committed"] == {"leader_epoch": 0, "partition_epoch": 1, "isr": [1, 2]}
-    assert row["leader"]["isr"] == [{"broker_id": 1, "broker_epoch": 0}, {"broker_id": 2, "broker_epoch": 1}]
-    assert (row["leader"]["high_watermark"], row["leader"]["log_end_offset"]) == (5, 7)
-    assert ran.json["lasting"] == 0
+    assert ran.json["partitions"] == [{"topic": "moved", "partition": 0, "error": None, "message": None}]
+    assert ran.json["before"]["partitions"] == [{"topic": "moved", "partition": 0, "replicas": [2, 3]}]
+    assert shown(raftlog, through, "moved")[0] == (3, [3])
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(ran.json["before"]))
+    back = raftlog("partitions", "reassign", "--plan", plan, "--validate-only", *at)
+    assert (back.code, "moved:0: would be moved" in back.out) == (0, True)
+    kept = raftlog("partitions", "reassign", "--plan", plan, "--keep-replication-factor", *at)
+    assert (kept.code, "INVALID_REPLICATION_FACTOR" in kept.err) == (1, True)
+    several = raftlog("partitions", "reassign", "moved:0=9", "moved:1=4,3", "moved:7=3", *at)
+    assert several.code == 1
+    assert "moved:0: broker 9 is not registered" in several.out
+    assert "moved:1: moving" in several.out
+    assert "INVALID_REPLICA_ASSIGNMENT" in several.err
 
 
-def test_a_difference_of_a_moment_is_waited_for(raftlog, scripted) -> None:
-    looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
-    ran = raftlog("partitions", "isr", "t", "--compare", *AT)
+def test_leaders_are_elected_on_request(raftlog, at, through):
+    assert raftlog("topics", "create", "led", "--replica-assignment", "2:3,3:2", *at).code == 0
+    # Another order makes another preferred leader, and moves nobody by itself.
+    assert raftlog("partitions", "reassign", "led:0=3,2", "--acks", "visible", *at).code == 0
+    assert shown(raftlog, through, "led")[0] == (2, [3, 2])
+    tried = raftlog("partitions", "elect", "led", "--validate-only", *at)
+    assert (tried.code, "led:0: would be led by 3" in tried.out) == (0, True)
+    ran = raftlog("partitions", "elect", "led:0", "led:1", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert looks["count"] == 2, "what differed first is settled; what differs now is young"
-    assert "proposed and unanswered: broker 1 has proposed -2" in ran.out
-    assert "1 partitions compared at offset 4, 1 differ" in ran.out
+    assert [(row["partition"], row["leader_id"], row["error"]) for row in ran.json["partitions"]] == [
+        (0, 3, None),
+        (1, 3, "ELECTION_NOT_NEEDED"),
+    ]
+    assert shown(raftlog, through, "led")[0] == (3, [3, 2])
+    assert raftlog("partitions", "elect", "--all", *at).code == 0
+    nothing = raftlog("partitions", "elect", "--all", *at)
+    assert (nothing.code, "nothing to elect" in nothing.out) == (0, True)
+    needless = raftlog("partitions", "elect", "led", "--unclean", *at)
+    assert (needless.code, "led:0: broker 3 leads" in needless.out) == (0, True)
+    missing = raftlog("partitions", "elect", "nope", *at)
+    assert (missing.code, "UNKNOWN_TOPIC_OR_PARTITION" in missing.err) == (1, True)
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_difference_that_lasts_is_found(raftlog, scripted, as_json: bool) -> None:
-    scripted(leader(0), committed=image(1, isr=(1,)))
-    began = time.monotonic()
-    ran = raftlog("partitions", "isr", "--compare", "--moment", MOMENT_S, *AT, *(["--json"] if as_json else []))
-    assert time.monotonic() - began >= MOMENT_S
-    assert ran.code == 3, ran
-    assert f"have differed for {MOMENT_S:g} s in 1 ways" in ran.err
-    if as_json:
-        (row,) = ran.json["partitions"]
-        assert [(one["why"], one["lasting"]) for one in row["differences"]] == [("leader's image behind", True)]
-    else:
-        assert "1@0, 2@1" in ran.out, "the ISR by the leader"
-        assert "1 (0/1)" in ran.out, "the ISR committed, with its epochs"
-        assert "(lasting)" in ran.out
+def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(raftlog, three, at, through):
+    """The last test that needs broker 4: it is killed, and unregistered."""
+    assert raftlog("topics", "create", "waits", "--replica-assignment", "2:3,3:2", *at).code == 0
+    three.kill("broker-4", signal.SIGKILL)
+    assert three.wait_gone("broker-4", 30)
+    none = raftlog("partitions", "cancel", "waits:0", *at)
+    assert (none.code, "NO_REASSIGNMENT_IN_PROGRESS" in none.err) == (1, True)
+    assert raftlog("partitions", "reassign", "waits:0=4,2", "waits:1=4,3", *through).code == 0
+    listed = raftlog("partitions", "reassignments", "waits", "--check", *at, "--json")
+    assert listed.code == 3
+    first, second = listed.json["reassignments"]
+    assert first == {
+        "topic": "waits",
+        "partition": 0,
+        "replicas": [4, 2, 3],
+        "adding_replicas": [4],
+        "removing_replicas": [3],
+        "isr": [2, 3],
+        "waiting_for": [4],
+    }
+    assert second["waiting_for"] == [4]
+    assert "4, 2, 3" in raftlog("partitions", "reassignments", *through).out
+    assert "waits:1: cancelled" in raftlog("partitions", "cancel", "waits:1", *at).out
+    rest = raftlog("partitions", "cancel", "--all", "--acks", "committed", *at)
+    assert (rest.code, "waits:0: cancelled" in rest.out) == (0, True)
+    assert "nothing is under way" in raftlog("partitions", "cancel", "--all", *at).out
+    quiet = raftlog("partitions", "reassignments", "--check", *at)
+    assert (quiet.code, "nothing is under way" in quiet.out) == (0, True)
+
+    gone = raftlog("brokers", "unregister", 4, *at, "--json")
+    assert gone.code == 0, gone
+    assert 4 not in {row["broker_id"] for row in raftlog("brokers", "list", *at, "--json").json["brokers"]}
+    again = raftlog("brokers", "unregister", 4, *at)
+    assert (again.code, "BROKER_ID_NOT_REGISTERED" in again.err) == (1, True)
+    cluster = raftlog("cluster", "describe", "--include-fenced-brokers", "--read", "latest", *through, "--json").json
+    assert (cluster["cluster_id"], cluster["controller_id"]) == (three.cluster_id, 1)
+    assert [(row["broker_id"], row["is_fenced"]) for row in cluster["brokers"]] == [(2, False), (3, False)]
+    assert "controller 1" in raftlog("cluster", "describe", *through).out
 
 
-def test_a_topic_that_is_not_there(raftlog, scripted) -> None:
-    scripted(leader(0), committed=image(0))
-    ran = raftlog("partitions", "isr", "nope", "--compare", *AT)
-    assert ran.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION: nope" in ran.err
+def test_lists_and_warnings(raftlog, at, through):
+    assert raftlog("topics", "create", "listed", *at).code == 0
+    for option, items, expected in (("--append", "compact", "delete,compact"), ("--subtract", "delete", "compact")):
+        ran = raftlog(
+            "configs", "alter", "topic", "listed", option, f"cleanup.policy={items}", "--acks", "visible", *at
+        )
+        assert ran.code == 0, ran
+        keys = ("--key", "cleanup.policy")
+        (shown_,) = raftlog("configs", "describe", "topic", "listed", *keys, *through, "--json").json["configs"]
+        assert (shown_["value"], shown_["source"]) == (expected, "dynamic topic")
+    ran = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=4711", "--acks", "visible", *at)
+    assert ran.code == 0, ran
+    described = raftlog("configs", "describe", "topic", "listed", "--key", "retention.ms", *through, "--json")
+    assert described.json["configs"] == [{"name": "retention.ms", "value": "4711", "source": "dynamic default"}]
+    ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at, "--json")
+    assert ran.code == 0, ran
+    assert "the lowest acknowledged offset is not promised any more" in ran.json["warnings"][0]
+    ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at)
+    assert "warning: lao.version goes from 1 to 0" in ran.err
 
 
-def test_whom_to_ask_must_be_said(raftlog) -> None:
-    assert raftlog("partitions", "isr", "--compare").code == 2
-    assert raftlog("partitions", "isr").code == 2
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("reassign",),
+        ("reassign", "orders=1"),
+        ("reassign", "orders:0"),
+        ("reassign", "orders:0=a"),
+        ("reassign", "orders:0="),
+        ("reassign", "--plan", "/no/such/file"),
+        ("cancel",),
+        ("cancel", "orders:0", "--all"),
+        ("cancel", "orders"),
+        ("elect",),
+        ("elect", "orders", "--all"),
+        ("increase", "orders", "-n", "3", "--replica-assignment", "1:x"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog, arguments):
+    ran = raftlog("partitions", *arguments, "--bootstrap-controller", "127.0.0.1:1", "--timeout", 1)
+    assert ran.code == 2, ran
+
+
+def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path):
+    assert partition_name("a.b-c:12") == ("a.b-c", 12)
+    assert broker_ids("4, 5,6") == [4, 5, 6]
+    assert assignments("1:2:3,2") == [[1, 2, 3], [2]]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of([(("a", 0), [1, 2]), (("b", 3), [])])))
+    assert read_plan(plan) == [(("a", 0), [1, 2]), (("b", 3), [])]
+    for wrong in ("", "[]", "{}", '{"partitions": [{"topic": "a", "partition": "0", "replicas": [1]}]}',
+                  '{"partitions": [{"topic": "a", "partition": 0, "replicas": ["1"]}]}',
+                  '{"partitions": [{"topic": 1, "partition": 0, "replicas": [1]}]}',
+                  '{"partitions": [{"topic": "a", "partition": true, "replicas": [1]}]}'):  # fmt: skip
+        plan.write_text(wrong)
+        with pytest.raises(ConfigError, match="is no plan like"):
+            read_plan(plan)
