@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import signal
+import time
 import uuid
 from dataclasses import replace
 
@@ -13,16 +15,21 @@ import structlog
 from broker.directory import BrokerDirectory, open_directory
 from broker.identity import known_id
 from broker.lifecycle import Exit
+from broker.partition.settings import PartitionSettings
+from broker.replication.metrics import add_data_metrics
+from broker.replication.settings import ReplicationSettings
+from broker.replication.space import effective_reserve_bytes
 from broker.seeking import seek_id
 from broker.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from broker.unary_reply import answer
-from raftlog.config.node import NodeConfig
+from raftlog.config.node import BrokerConfig, NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.storage.api import NO_NODE_ID
+from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Transport
 from raftlog.transport.configured import transport_of
@@ -55,6 +62,26 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             registration_timeout_ms=own.registration_timeout_ms,
             shutdown_timeout_ms=own.shutdown_timeout_ms,
         ),
+        replication=_replication(config, own),
+        partitions=PartitionSettings(
+            broker_id=config.node_id,
+            cluster_id=config.cluster_id,
+            replica_lag_time_max_ms=own.replica_lag_time_max_ms,
+            replica_fetch_wait_max_ms=own.replica_fetch_wait_max_ms,
+            replica_fetch_max_bytes=own.replica_fetch_max_bytes,
+            replica_fetch_response_max_bytes=own.replica_fetch_response_max_bytes,
+            replica_fetch_backoff_ms=own.replica_fetch_backoff_ms,
+        ),
+    )
+
+
+def _replication(config: NodeConfig, own: BrokerConfig) -> ReplicationSettings:
+    reserve_bytes = 0
+    if own.log_free_space_reserve_bytes and config.directory.is_dir():
+        disk_bytes = shutil.disk_usage(config.directory).total
+        reserve_bytes = effective_reserve_bytes(own.log_free_space_reserve_bytes, disk_bytes)
+    return ReplicationSettings(
+        replica_socket_timeout_ms=own.replica_socket_timeout_ms, free_space_reserve_bytes=reserve_bytes
     )
 
 
@@ -113,10 +140,17 @@ async def _live(
     config: NodeConfig, settings: BrokerSettings, directory: BrokerDirectory, transport: Transport, incarnation_id: str
 ) -> Exit:
     """The broker's life, now that it has an id."""
-    service = BrokerService(
-        settings, transport, process=directory.process, incarnation_id=incarnation_id, rng=random.Random()
-    )
     loop = asyncio.get_running_loop()
+    store = open_partition_store(config.directory, loop)
+    service = BrokerService(
+        settings,
+        transport,
+        process=directory.process,
+        incarnation_id=incarnation_id,
+        rng=random.Random(),
+        store=store,
+        wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
     http: HttpServer | None = None
@@ -135,6 +169,7 @@ async def _live(
         return await _ended(service)
     finally:
         await service.close()
+        store.close()
         if http is not None:
             await http.stop()
 
@@ -159,6 +194,8 @@ async def _start_http(config: NodeConfig, broker_id: int, service: BrokerService
         return None
     registry = MetricsRegistry()
     add_broker_metrics(registry, service.describe)
+    if service.data is not None:
+        add_data_metrics(registry, service.data)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from raftlog.cli.options import endpoints
 from raftlog.client.broker_client import BrokerClient
+from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
+from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ConfigError
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
@@ -39,6 +41,20 @@ class Session:
     def brokers(self, bootstrap: str) -> BrokerClient:
         """A client of the brokers."""
         client = BrokerClient(self.transport, endpoints(bootstrap, "--bootstrap-server"), rng=self._rng)
+        self._open.append(client)
+        return client
+
+    def producer(self, bootstrap: str, settings: ProducerSettings) -> Producer:
+        """A client that writes records."""
+        addresses = endpoints(bootstrap, "--bootstrap-server")
+        client = Producer(self.transport, addresses, rng=self._rng, settings=settings)
+        self._open.append(client)
+        return client
+
+    def consumer(self, bootstrap: str, settings: ConsumerSettings) -> Consumer:
+        """A client that reads records."""
+        addresses = endpoints(bootstrap, "--bootstrap-server")
+        client = Consumer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 

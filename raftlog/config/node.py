@@ -77,6 +77,13 @@ class BrokerConfig:
     registration_timeout_ms: int
     shutdown_timeout_ms: int
     request_timeout_ms: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
+    replica_socket_timeout_ms: int
+    log_free_space_reserve_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,4 +238,11 @@ def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
         registration_timeout_ms=settings.initial_broker_registration_timeout_ms,
         shutdown_timeout_ms=settings.controlled_shutdown_timeout_ms,
         request_timeout_ms=settings.request_timeout_ms,
+        replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+        replica_fetch_wait_max_ms=settings.replica_fetch_wait_max_ms,
+        replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
+        replica_fetch_response_max_bytes=settings.replica_fetch_response_max_bytes,
+        replica_fetch_backoff_ms=settings.replica_fetch_backoff_ms,
+        replica_socket_timeout_ms=settings.replica_socket_timeout_ms,
+        log_free_space_reserve_bytes=settings.log_free_space_reserve_bytes,
     )

@@ -224,6 +224,34 @@ class Settings(BaseModel):
         60000, "A broker that cannot register for so long exits.", unit="ms", roles=BROKER
     )
 
+    # --- partition replicas -------------------------------------------------------------------------------------------
+    replica_lag_time_max_ms: Positive = _key(
+        30_000, "A follower that has not been caught up with its leader for so long leaves the in-sync replicas. Shorter: a slow"
+        " disk costs redundancy; longer: writes with acks=all wait longer for a follower that is gone.", unit="ms", roles=BROKER,
+    )  # fmt: skip
+    replica_fetch_wait_max_ms: Positive = _key(
+        500, "How long a leader parks a follower's fetch when there is nothing new. Below replica.lag.time.max.ms.",
+        unit="ms", roles=BROKER,
+    )  # fmt: skip
+    replica_fetch_max_bytes: Positive = _key(
+        1 << 20, "The most bytes of one partition in an answer to a follower; one batch may be larger.",
+        unit="bytes", roles=BROKER,
+    )  # fmt: skip
+    replica_fetch_response_max_bytes: Positive = _key(
+        10 << 20, "The most bytes of all partitions in an answer to a follower.", unit="bytes", roles=BROKER
+    )
+    replica_fetch_backoff_ms: Positive = _key(
+        200, "How long a follower leaves a partition alone whose fetch was refused.", unit="ms", roles=BROKER
+    )
+    replica_socket_timeout_ms: Positive = _key(
+        30_000, "A follower hangs up on a leader that answers a fetch so much later than it may park it.",
+        unit="ms", roles=BROKER,
+    )  # fmt: skip
+    log_free_space_reserve_bytes: NonNegative = _key(
+        256 << 20, "A broker whose partitions' file system has less than this free, but at most a twentieth of it, refuses what"
+        " producers send it; it goes on serving reads and followers. 0: the disk is not watched.", unit="bytes", roles=BROKER,
+    )  # fmt: skip
+
     # --- requests -----------------------------------------------------------------------------------------------------
     request_timeout_ms: Positive = _key(30000, "The deadline of a request that names none.", unit="ms", roles=BOTH)
     socket_request_max_bytes: Positive = _key(

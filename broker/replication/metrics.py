@@ -1,0 +1,69 @@
+"""The data plane's metrics, in Kafka's names: ``ReplicaManager`` and ``BrokerTopicMetrics``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from broker.replication.data_plane import DataPlane
+from raftlog.observability.registry import MetricsRegistry, gauge
+
+_GAUGES = {
+    "PartitionCount": "Partition replicas on this broker.",
+    "LeaderCount": "Partitions that this broker leads.",
+    "UnderReplicatedPartitions": "Partitions led here whose in-sync replicas are fewer than their replicas.",
+    "UnderMinIsrPartitionCount": "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
+    "AtMinIsrPartitionCount": "Partitions led here with as many in-sync replicas as min.insync.replicas.",
+    "OfflineReplicaCount": "Replicas on this broker that cannot be served.",
+}
+_COUNTERS = {
+    "IsrShrinks": "Changes that took a replica out of the in-sync ones.",
+    "IsrExpands": "Changes that put a replica among the in-sync ones.",
+    "FailedIsrUpdates": "Changes of in-sync replicas that the controller refused.",
+}
+
+
+def add_data_metrics(metrics: MetricsRegistry, plane: DataPlane) -> None:
+    """What the replicas and the shell count. Nothing before the store was recovered."""
+    metrics.collect(lambda: _collect(plane))
+    metrics.latency(
+        "kafka_server_produce_total_time_seconds", "From a produce request until its answer.", plane.figures.produce
+    )
+    metrics.latency(
+        "kafka_log_flush_time_seconds",
+        "From asking the disk to make records durable until it has.",
+        plane.figures.flush,
+    )
+
+
+def _collect(plane: DataPlane) -> Iterator[Metric]:
+    if not plane.recovered:
+        return
+    for name, value in plane.replicas.counters().items():
+        kafka = f"kafka_server_replica_manager_{_snake(name)}"
+        if name in _GAUGES:
+            yield gauge(kafka, _GAUGES[name], value)
+        elif name in _COUNTERS:
+            yield CounterMetricFamily(kafka, _COUNTERS[name], value=value)
+        else:
+            yield gauge(kafka, name, value)
+    figures = plane.figures
+    topics = "kafka_server_broker_topic_metrics"
+    yield CounterMetricFamily(f"{topics}_bytes_in", "Bytes of batches appended here.", value=figures.bytes_in)
+    yield CounterMetricFamily(f"{topics}_messages_in", "Records appended here.", value=figures.messages_in)
+    yield CounterMetricFamily(f"{topics}_bytes_out", "Bytes given to consumers.", value=figures.bytes_out)
+    yield CounterMetricFamily(
+        f"{topics}_replication_bytes_out", "Bytes given to followers.", value=figures.replication_bytes_out
+    )
+    yield CounterMetricFamily(
+        f"{topics}_total_produce_requests", "Produce requests taken.", value=figures.produce_requests
+    )
+    yield gauge(
+        "raftlog_low_on_space", "1 if the disk is below its free-space reserve: produce is refused.", plane.space.low
+    )
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,87 @@
+"""``raftlog consume``: read committed records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import BootstrapServer, Json
+from raftlog.cli.output import print_json_line
+from raftlog.cli.session import Session, run
+from raftlog.client.consumer import EARLIEST, LATEST, ConsumerSettings
+from raftlog.client.data_records import ConsumedRecord
+
+_POLL_S = 0.5
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the command."""
+    app_.command("consume", epilog=EPILOG)(consume)
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")],
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="All that there is; without it only what comes from now on.")
+    ] = False,
+    partition: Annotated[int, typer.Option("--partition", help="-1: all of them.")] = -1,
+    offset: Annotated[int, typer.Option("--offset", help="Begin at this offset. Goes with --partition.")] = -1,
+    max_messages: Annotated[int, typer.Option("--max-messages", help="End after so many; 0: never.", min=0)] = 0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.0, help="End when nothing came for so long; 0: never.")
+    ] = 0.0,
+    bootstrap_server: BootstrapServer = "",
+    as_json: Json = False,
+) -> None:
+    """Print the committed records of a topic, in order within a partition, until interrupted.
+
+    \b
+    Examples:
+      raftlog consume orders --from-beginning --bootstrap-server 127.0.0.1:9092
+      raftlog consume orders --partition 2 --offset 100 --max-messages 10 --json
+    """
+    if offset >= 0 and partition < 0:
+        raise typer.BadParameter("--offset goes with --partition")
+    begin = offset if offset >= 0 else EARLIEST if from_beginning else LATEST
+
+    async def read(session: Session) -> None:
+        consumer = session.consumer(bootstrap_server, ConsumerSettings())
+        consumer.assign(topic, partition, begin)
+        count, idle_s = 0, 0.0
+        while not (max_messages and count >= max_messages):
+            records = await consumer.poll(min(_POLL_S, timeout) if timeout else _POLL_S)
+            idle_s = 0.0 if records else idle_s + _POLL_S
+            for record in records[: max_messages - count] if max_messages else records:
+                _print(record, as_json)
+            count += len(records)
+            if timeout and idle_s >= timeout:
+                if consumer.failure or consumer.unknown_topics:
+                    why = consumer.failure or f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {topic}"
+                    raise FailedError(why, Exit.UNREACHABLE if consumer.failure else Exit.REFUSED)
+                return
+
+    run(read, timeout or 10.0)
+
+
+def _print(record: ConsumedRecord, as_json: bool) -> None:
+    if not as_json:
+        typer.echo((record.value or b"").decode("utf-8", "replace"))
+        return
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "leader_epoch": record.leader_epoch,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    if record.headers:
+        fields["headers"] = [{"key": key, "value": _text(value)} for key, value in record.headers]
+    print_json_line(fields)
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode("utf-8", "replace")

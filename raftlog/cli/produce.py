@@ -1,0 +1,187 @@
+"""``raftlog produce``: write records, one a line of stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
+from raftlog.cli.output import print_json_line
+from raftlog.cli.session import Session, run
+from raftlog.client.partition_queue import RecordMetadata
+from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
+from raftlog.errors import ApiError, ErrorCode
+
+_READ_BYTES = 1 << 16
+_ERRORS_SHOWN = 5
+
+
+class DataAcks(StrEnum):
+    """When a record counts as written."""
+
+    ALL = "all"
+    LEADER = "1"
+    NONE = "0"
+
+
+_WIRE = {DataAcks.ALL: ACKS_ALL, DataAcks.LEADER: ACKS_LEADER, DataAcks.NONE: ACKS_NONE}
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the command."""
+    app_.command("produce", epilog=EPILOG)(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    values: Annotated[
+        list[str] | None, typer.Option("--value", help="A record's value; may be repeated. Instead of stdin.")
+    ] = None,
+    key_separator: Annotated[
+        str, typer.Option("--key-separator", help="What stands between key and value in a line; none: no keys.")
+    ] = "",
+    partition: Annotated[int, typer.Option("--partition", help="-1: by the key, or any.")] = -1,
+    acks: Annotated[
+        DataAcks,
+        typer.Option("--acks", help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait."),
+    ] = DataAcks.ALL,
+    retry_unknown: Annotated[
+        bool, typer.Option("--retry-unknown", help="Send again what may have been written: at least once, not at most.")
+    ] = False,
+    bootstrap_server: BootstrapServer = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Write records to a topic: each line of stdin is one. --timeout is each record's.
+
+    \b
+    Examples:
+      raftlog produce orders --value hello --bootstrap-server 127.0.0.1:9092
+      raftlog produce orders --key-separator : < records.txt
+    """
+    settings = ProducerSettings(
+        acks=_WIRE[acks],
+        request_timeout_ms=max(1, int(timeout * 1000)),
+        delivery_timeout_ms=max(1, int(timeout * 1000)),
+        retry_unknown=retry_unknown,
+    )
+    separator = key_separator.encode()
+
+    async def write(session: Session) -> _Outcome:
+        producer = session.producer(bootstrap_server, settings)
+        outcome = _Outcome(as_json)
+        source = _given(values) if values else _lines()
+        async for line in source:
+            key, value = _split(line, separator)
+            while True:
+                try:
+                    outcome.add(producer.post(topic, value, key=key, partition=partition))
+                    break
+                except ApiError as error:
+                    if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                        raise
+                    await outcome.some()
+        await outcome.all()
+        return outcome
+
+    run(write, timeout).finish(topic)
+
+
+class _Outcome:
+    """What became of the records so far."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._pending: dict[asyncio.Future[RecordMetadata], None] = {}
+        self._written = 0
+        self._unknown = 0
+        self._errors: list[ApiError] = []
+
+    def add(self, future: asyncio.Future[RecordMetadata]) -> None:
+        self._pending[future] = None
+        future.add_done_callback(self._ended)
+
+    def _ended(self, future: asyncio.Future[RecordMetadata]) -> None:
+        self._pending.pop(future, None)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, ApiError):
+            self._errors.append(error)
+            self._unknown += error.outcome_unknown
+        else:
+            self._written += 1
+            done = future.result()
+            if self._as_json:
+                print_json_line({"topic": done.topic, "partition": done.partition, "offset": done.offset})
+            else:
+                typer.echo(f"{done.topic}-{done.partition} at offset {done.offset}")
+
+    async def some(self) -> None:
+        """Wait until there is room again."""
+        await asyncio.wait(list(self._pending), return_when=asyncio.FIRST_COMPLETED)
+
+    async def all(self) -> None:
+        """Wait for the rest."""
+        while self._pending:
+            await asyncio.wait(list(self._pending))
+
+    def finish(self, topic: str) -> None:
+        """Fail if any record did."""
+        if not self._errors:
+            return
+        for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
+            typer.echo(f"raftlog: {error}", err=True)
+        refused = len(self._errors) - self._unknown
+        code = Exit.UNKNOWN if self._unknown else Exit.REFUSED
+        raise FailedError(
+            f"{topic}: {self._written} records written, {refused} not written, {self._unknown} of unknown outcome", code
+        )
+
+
+def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
+    if separator:
+        key, found, value = line.partition(separator)
+        if found:
+            return key, value
+    return None, line
+
+
+async def _given(values: list[str]) -> AsyncIterator[bytes]:
+    for value in values:
+        yield value.encode()
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """The lines of stdin, as they come."""
+    rest = b""
+    while data := await _read(sys.stdin.fileno()):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
+
+
+async def _read(descriptor: int) -> bytes:
+    """What there is; waits for a pipe or a terminal without a thread, which could not be interrupted."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:
+        # A file is always ready.
+        await asyncio.sleep(0)
+    else:
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(descriptor)
+    return os.read(descriptor, _READ_BYTES)
