@@ -23,6 +23,7 @@ from raftlog.storage.api import LogStore, NodeIdentity
 from simulation.disk import SimDisk
 from simulation.loop import HostDiedError, host_context
 from simulation.network import SimNetwork
+from simulation.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
 
 START_OF_TIME_MS = 1_700_000_000_000
@@ -203,12 +204,21 @@ def broker_settings(
 
 
 class BrokerHost:
-    """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death."""
+    """One broker: shipped code above a simulated network. Its lock file is always the same, so a restart proves the death.
 
-    def __init__(self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch) -> None:
+    ``disk``: of its partition replicas, which outlives its processes; None: it keeps no partitions.
+    """
+
+    def __init__(
+        self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch,
+        *, disk: SimPartitionDisk | None = None,
+    ) -> None:  # fmt: skip
         self.network, self.id = network, settings.broker_id
         self.name = settings.listen.rpartition(":")[0]
         self._settings, self._rng, self._watch = settings, rng, watch
+        self.disk = disk
+        self.wall_offset_ms = 0
+        """By how much this host's wall clock is wrong."""
         self.service: BrokerService | None = None
         self.incarnation = 0
         self._tap = watch.sender(self)
@@ -239,9 +249,11 @@ class BrokerHost:
         service = self.service = BrokerService(
             self._settings,
             self.network.transport_for(self.name),
-            process=Process("boot", f"dir-{self.name}", 1, self.id),
+            process=Process("boot", self.disk.directory_id if self.disk else f"dir-{self.name}", 1, self.id),
             incarnation_id=str(uuid.UUID(int=self._rng.getrandbits(128))),
             rng=random.Random(self._rng.getrandbits(64)),
+            store=self.disk.open() if self.disk is not None else None,
+            wall_clock_ms=self._wall_clock_ms,
         )
         self._watch.tap_broker(self)
 
@@ -251,9 +263,14 @@ class BrokerHost:
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
 
+    def _wall_clock_ms(self) -> int:
+        return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
+
     def kill(self, reason: str = "killed") -> None:
-        """As by kill -9."""
+        """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
         if self.service is not None:
             self.service = None
             self.network.crash(self.name)
+            if self.disk is not None:
+                self.disk.crash(self._rng)
             self._watch.tell("broker_stopped", self, reason)

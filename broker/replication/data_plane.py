@@ -245,7 +245,7 @@ class DataPlane:
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
         """Flushes of one turn of the loop are one: it begins when all that has arrived was worked on."""
-        self._flush_token = max(self._flush_token, effect.token)
+        self._flush_token = effect.token
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)

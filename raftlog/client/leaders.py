@@ -75,7 +75,7 @@ class Leaders:
         self._stale = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.failure = ""
+        self.failure = "no broker has answered yet"
         """Why the last refresh did not succeed; empty if it did."""
 
     def want(self, topic: str) -> TopicView | None:

@@ -218,7 +218,7 @@ def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
         effects[:] = [ev.WantLink(2, "b2:1"), ev.WantLink(2, "b2:2")]
         world.plane.step(ev.Tick())
         await world.until(lambda: other.links)
-        await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 3)
+        await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 3 and len(leader.lost) == 2)
         effects[:] = [ev.DropLink(2)]
         world.plane.step(ev.Tick())
         await world.until(lambda: other.lost)

@@ -1,0 +1,240 @@
+"""Three controllers and brokers that keep partitions, in the simulated world, with producers that note what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from broker.partition.settings import PartitionSettings
+from controller.settings import ControllerSettings
+from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.producer import Producer, ProducerSettings
+from raftlog.errors import ApiError
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
+from simulation.loop import run
+from simulation.network import SimNetwork
+from simulation.partition_disk import SimPartitionDisk
+from simulation.watching import Watch
+
+TOPIC = "orders"
+SESSION_MS = 3000
+
+
+class DataCluster:
+    """Controllers 1 to 3, brokers from 101 on."""
+
+    def __init__(self, brokers: int = 3, seed: int = 1, **partitions: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.rng = random.Random(seed)
+        self.network = SimNetwork(self._split())
+        self.failures: list[BaseException] = []
+        watch = Watch([], self.failures.append)
+        voters = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+        settings = ControllerSettings(broker_session_timeout_ms=SESSION_MS)
+        self.controllers = [
+            ControllerHost(
+                self.network,
+                QuorumConfig(
+                    CLUSTER_ID, i, f"dir-{i}", voters, max_metadata_version=LATEST_METADATA_VERSION
+                ),
+                settings,
+                self._split(),
+                lambda host, what: None,
+                watch,
+            )
+            for i in (1, 2, 3)
+        ]  # fmt: skip
+        self.brokers = {
+            broker_id: BrokerHost(
+                self.network,
+                replace(
+                    broker_settings(
+                        broker_id, tuple(voter.endpoint for voter in voters), session_timeout_ms=SESSION_MS
+                    ),
+                    partitions=PartitionSettings(
+                        broker_id, CLUSTER_ID, **{"replica_lag_time_max_ms": 2000, **partitions}
+                    ),
+                ),
+                self._split(),
+                watch,
+                disk=SimPartitionDisk(f"data-{broker_id}", self._split()),
+            )
+            for broker_id in range(101, 101 + brokers)
+        }
+        self.transport = self.network.transport_for("client")
+        self.controller = ControllerClient(self.transport, [voter.endpoint for voter in voters], rng=self._split())
+        self._clients: list[Producer | Consumer] = []
+
+    def _split(self) -> random.Random:
+        return random.Random(self.rng.getrandbits(64))
+
+    async def start(self) -> None:
+        for host in (*self.controllers, *self.brokers.values()):
+            host.start()
+        await self.until(lambda: all(self.serves(broker_id) for broker_id in self.brokers), "all brokers serve")
+
+    async def create(self, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
+        entries = [pb.ConfigEntry(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+        topic = pb.CreatableTopic(name=TOPIC, num_partitions=partitions, replication_factor=replicas, configs=entries)
+        await self.controller.call(pb.CreateTopicsRequest(topics=[topic]))
+        await self.until(lambda: self.partition(0) is not None, "the topic is there")
+
+    # --- what is ------------------------------------------------------------------------------------------------------
+
+    def serves(self, broker_id: int) -> bool:
+        service = self.brokers[broker_id].service
+        return service is not None and not service.why_fenced()
+
+    def partition(self, index: int = 0) -> Partition | None:
+        """As the newest image of any broker that lives has it."""
+        images = [host.service.image for host in self.brokers.values() if host.service is not None]
+        image = max(images, key=lambda one: one.offset)
+        topic_id = image.topic_ids.get(TOPIC)
+        return image.partitions.get((topic_id, index)) if topic_id is not None else None
+
+    def leader(self, index: int = 0) -> int:
+        partition = self.partition(index)
+        return partition.leader if partition is not None else -1
+
+    def isr(self, index: int = 0) -> tuple[int, ...]:
+        partition = self.partition(index)
+        return tuple(sorted(partition.isr)) if partition is not None else ()
+
+    async def until(self, condition: Callable[[], object], what: str, within_s: float = 60.0) -> None:
+        deadline = self.loop.time() + within_s
+        while not condition():
+            self.check()
+            assert self.loop.time() < deadline, f"not within {within_s:g} s: {what}"
+            await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        """No handler has failed, no broker has met an error that it should not have met."""
+        assert self.network.handler_failures == []
+        assert self.failures == []
+        for host in self.brokers.values():
+            assert host.fatal is None, host.fatal
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def bootstrap(self) -> list[str]:
+        return [host.endpoint for host in self.brokers.values()]
+
+    def producer(self, **settings: Any) -> Producer:
+        made = Producer(self.transport, self.bootstrap(), rng=self._split(), settings=ProducerSettings(**settings))
+        self._clients.append(made)
+        return made
+
+    def consumer(self, index: int = -1, offset: int = EARLIEST, **settings: Any) -> Consumer:
+        made = Consumer(self.transport, self.bootstrap(), rng=self._split(), settings=ConsumerSettings(**settings))
+        made.assign(TOPIC, index, offset)
+        self._clients.append(made)
+        return made
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.controller.close()
+
+
+class Load:
+    """Producers that go on until told to stop: what was acknowledged, and what was refused or is unknown."""
+
+    def __init__(self, cluster: DataCluster, producer: Producer, writers: int = 4, pause_s: float = 0.01) -> None:
+        self._producer, self._pause_s = producer, pause_s
+        self.cluster = cluster
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        """Value -> (partition, offset)."""
+        self.refused: dict[bytes, ApiError] = {}
+        self.unknown: dict[bytes, ApiError] = {}
+        self._stopping = False
+        self._tasks = [cluster.loop.create_task(self._write(number)) for number in range(writers)]
+
+    async def _write(self, number: int) -> None:
+        count = 0
+        while not self._stopping:
+            count += 1
+            value = b"%d-%d" % (number, count)
+            try:
+                done = await self._producer.send(TOPIC, value)
+            except ApiError as error:
+                (self.unknown if error.outcome_unknown else self.refused)[value] = error
+            else:
+                self.acknowledged[value] = (done.partition, done.offset)
+            await asyncio.sleep(self._pause_s)
+
+    async def more(self, count: int, within_s: float = 60.0) -> None:
+        wanted = len(self.acknowledged) + count
+        await self.cluster.until(
+            lambda: len(self.acknowledged) >= wanted, f"{count} more records are acknowledged", within_s
+        )
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+
+class Reader:
+    """A consumer from the beginning on, which checks that what it sees is one log: nothing skipped, nothing changed."""
+
+    def __init__(self, cluster: DataCluster, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.seen: dict[int, dict[int, bytes]] = {}
+        self._stopping = False
+        self._task = cluster.loop.create_task(self._read())
+
+    async def _read(self) -> None:
+        while not self._stopping:
+            for record in await self._consumer.poll(0.2):
+                log = self.seen.setdefault(record.partition, {})
+                assert record.offset == len(log), f"offset {record.offset} came behind {len(log)} records"
+                assert record.value is not None
+                log[record.offset] = record.value
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await self._task
+
+
+async def whole_log(cluster: DataCluster, index: int, end: int) -> dict[int, bytes]:
+    """Read a partition anew, up to ``end`` at the least."""
+    reader = Reader(cluster, cluster.consumer(index))
+    await cluster.until(lambda: len(reader.seen.get(index, {})) >= end, f"partition {index} up to {end}")
+    await reader.stop()
+    return reader.seen.get(index, {})
+
+
+async def nothing_is_lost(cluster: DataCluster, load: Load, readers: Sequence[Reader] = ()) -> None:
+    """Every acknowledged record is where it was said to be, no refused one is there, and readers saw this log."""
+    ends: dict[int, int] = {}
+    for partition, offset in load.acknowledged.values():
+        ends[partition] = max(ends.get(partition, 0), offset + 1)
+    for index, end in ends.items():
+        log = await whole_log(cluster, index, end)
+        for value, (partition, offset) in load.acknowledged.items():
+            assert partition != index or log.get(offset) == value, f"{value!r} is not at {offset} of {partition}"
+        for value in load.refused:
+            assert value not in log.values(), f"{value!r} was refused, and is there"
+        # Each value was sent once, so it is there at most once.
+        assert len(set(log.values())) == len(log)
+        for reader in readers:
+            seen = reader.seen.get(index, {})
+            assert seen == {offset: log[offset] for offset in seen}, f"a reader saw another log of partition {index}"
+
+
+def on_cluster(test: Callable[[DataCluster], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        cluster = DataCluster(**settings)
+        await cluster.start()
+        await test(cluster)
+        cluster.check()
+        cluster.close()
+
+    run(main())

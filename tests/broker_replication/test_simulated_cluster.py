@@ -1,0 +1,181 @@
+"""The whole data plane on real controllers and brokers, in the simulated world: what is acknowledged stays, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from data_cluster import DataCluster, Load, Reader, nothing_is_lost, on_cluster
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+from data_cluster import TOPIC  # isort: skip
+
+
+def test_what_is_produced_is_consumed_in_order_from_three_replicas() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(partitions=3, min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        reader = Reader(cluster, cluster.consumer())
+        await load.more(300)
+        await load.stop()
+        await reader.stop()
+        assert (load.refused, load.unknown) == ({}, {})
+        assert {partition for partition, _ in load.acknowledged.values()} == {0, 1, 2}
+        await nothing_is_lost(cluster, load, [reader])
+        assert cluster.isr() == (101, 102, 103)
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("acks", [1, 0, -1])
+def test_each_acks_ends_with_the_record_in_the_log(acks: int) -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create()
+        load = Load(cluster, cluster.producer(acks=acks), writers=1)
+        await load.more(5)
+        await load.stop()
+        if acks:
+            await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_a_killed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        reader = Reader(cluster, cluster.consumer())
+        for _ in range(3):
+            await load.more(50)
+            victim = cluster.leader()
+            cluster.brokers[victim].kill()
+            await load.more(50)
+            assert cluster.leader() not in (victim, -1)
+            cluster.brokers[victim].start()
+            await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again")
+        await load.stop()
+        await reader.stop()
+        await nothing_is_lost(cluster, load, [reader])
+
+    on_cluster(test)
+
+
+def test_below_min_insync_replicas_nothing_is_acknowledged_and_reads_go_on() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        await load.more(20)
+        await load.stop()
+        leader = cluster.leader()
+        for broker_id, host in cluster.brokers.items():
+            if broker_id != leader:
+                host.kill()
+        await cluster.until(lambda: cluster.isr() == (leader,), "the leader is alone")
+        with pytest.raises(ApiError) as error:
+            await cluster.producer(delivery_timeout_ms=2000).send(TOPIC, b"x")
+        assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+        load.refused[b"x"] = error.value
+        for host in cluster.brokers.values():
+            if host.service is None:
+                host.start()
+        await cluster.producer().send(TOPIC, b"y")
+        await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_a_replaced_disk_is_filled_before_its_replica_is_in_sync() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        await load.more(50)
+        victim = next(one for one in cluster.brokers if one != cluster.leader())
+        host = cluster.brokers[victim]
+        host.kill()
+        assert host.disk is not None
+        host.disk.replace("another")
+        host.start()
+        await cluster.until(lambda: victim not in cluster.isr(), "its registration takes it out of the ISR")
+        await cluster.until(lambda: victim in cluster.isr(), "it is in sync again")
+        await load.stop()
+        # The others die: what it alone has is everything.
+        for broker_id, other in cluster.brokers.items():
+            if broker_id != victim:
+                other.kill()
+        await cluster.until(lambda: cluster.leader() == victim, "it leads")
+        await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_an_isolated_leader_acknowledges_nothing() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        await load.more(50)
+        old = cluster.leader()
+        everybody = [host.name for host in (*cluster.controllers, *cluster.brokers.values())]
+        for name in everybody:
+            if name != f"b{old}":
+                cluster.network.block(f"b{old}", name)
+                cluster.network.block(name, f"b{old}")
+        # A client that reaches the old leader alone.
+        transport = cluster.network.transport_for("lonely")
+        from raftlog.client.producer import Producer, ProducerSettings
+
+        lonely = Producer(
+            transport,
+            [cluster.brokers[old].endpoint],
+            rng=cluster.rng,
+            settings=ProducerSettings(delivery_timeout_ms=8000, request_timeout_ms=4000),
+        )
+        outcomes = await asyncio.gather(
+            *(lonely.send(TOPIC, b"lonely-%d" % number) for number in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(one, ApiError) for one in outcomes), outcomes
+        await cluster.until(lambda: cluster.leader() not in (old, -1), "another leads")
+        await load.more(50)
+        for name in everybody:
+            if name != f"b{old}":
+                cluster.network.unblock(f"b{old}", name)
+                cluster.network.unblock(name, f"b{old}")
+        await cluster.until(lambda: len(cluster.isr()) == 3, "the old leader is in sync again", 120)
+        await load.stop()
+        lonely.close()
+        await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_all_die_at_once_and_nothing_acknowledged_is_lost() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(partitions=2, min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        for _ in range(3):
+            await load.more(40)
+            for host in cluster.brokers.values():
+                host.kill()
+            await asyncio.sleep(1)
+            for host in cluster.brokers.values():
+                host.start()
+            await load.more(20, within_s=120)
+        await load.stop()
+        await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_a_deleted_topic_takes_its_data_with_it() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create()
+        load = Load(cluster, cluster.producer())
+        await load.more(10)
+        await load.stop()
+        disks = [host.disk for host in cluster.brokers.values() if host.disk is not None]
+        assert all(disk.live for disk in disks)
+        await cluster.controller.call(pb.DeleteTopicsRequest(names=[TOPIC]))
+        await cluster.until(lambda: not any(disk.live for disk in disks), "the replicas are gone")
+
+    on_cluster(test)

@@ -1,0 +1,182 @@
+"""Partitions on three brokers, as processes: what was acknowledged with acks=all stays, whoever is killed, sleeps or loses its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog, says, until
+from data_kit import SETTINGS, TOPIC, DataWorld, Load, Reader, clients_of, in_sync, nothing_is_lost, replace_disk
+
+from raftlog.cli.local import LocalCluster
+from raftlog.errors import ApiError
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three controllers, three brokers, one topic of three replicas that needs two in sync."""
+    made = LocalCluster(tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        create = ("topics", "create", TOPIC, "-p", 2, "-r", 3, "--topic-config", "min.insync.replicas=2")
+        ran = raftlog(*create, "--acks", "visible", "--bootstrap-server", made.bootstrap_servers)
+        assert ran.code == 0, ran
+        yield made
+    finally:
+        for node in made.nodes:
+            made.kill(node.name, signal.SIGCONT)
+        made.stop_all(timeout_s=5)
+
+
+def restart(cluster: LocalCluster, name: str) -> None:
+    assert cluster.wait_gone(name)
+    cluster.start(name)
+    cluster.wait_ready([name], PATIENCE_S)
+
+
+def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load, reader = Load(world.producer()), Reader(world.consumer())
+            for _ in range(2):
+                await load.more(200)
+                victim = await world.leader()
+                cluster.kill(f"broker-{victim}", signal.SIGKILL)
+                await world.led_by(victim, other=True)
+                await load.more(200)
+                await asyncio.to_thread(restart, cluster, f"broker-{victim}")
+                await in_sync(world)
+            await load.stop()
+            await nothing_is_lost(world, load, reader)
+
+    asyncio.run(test())
+
+
+def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load, reader = Load(world.producer(request_timeout_ms=3000)), Reader(world.consumer())
+            await load.more(200)
+            sleeper = await world.leader()
+            cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
+            # What the sleeper is asked meanwhile, it must not acknowledge when it wakes.
+            asleep = [world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)]
+            await world.led_by(sleeper, other=True)
+            await load.more(200)
+            cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
+            await in_sync(world)
+            await load.more(50)
+            await load.stop()
+            for one in asleep:
+                one.close()
+            await nothing_is_lost(world, load, reader)
+
+    asyncio.run(test())
+
+
+def test_a_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(200)
+            leader = await world.leader()
+            victim = next(node for node in cluster.brokers if node.node_id != leader)
+            cluster.kill(victim.name, signal.SIGKILL)
+            assert await asyncio.to_thread(cluster.wait_gone, victim.name)
+            await asyncio.to_thread(replace_disk, cluster, victim.name)
+            await asyncio.to_thread(cluster.start, victim.name)
+            await asyncio.to_thread(cluster.wait_ready, [victim.name], PATIENCE_S)
+            await load.more(100)
+            await in_sync(world)
+            await load.stop()
+            others = [node for node in cluster.brokers if node.name != victim.name]
+            for node in others:
+                cluster.kill(node.name, signal.SIGKILL)
+            await world.led_by(victim.node_id)
+            await nothing_is_lost(world, load)
+            for node in others:
+                await asyncio.to_thread(restart, cluster, node.name)
+            await in_sync(world)
+
+    asyncio.run(test())
+
+
+async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]:
+    """Records for one broker only, each with its outcome."""
+    producer = world.producer(endpoint, request_timeout_ms=1500, delivery_timeout_ms=1500)
+    return list(
+        await asyncio.gather(
+            *(producer.send(TOPIC, b"alone-%d" % n, partition=0) for n in range(count)), return_exceptions=True
+        )
+    )
+
+
+def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(100)
+            await load.stop()
+            leader = await world.leader()
+            # To the leader this is a partition: it lives, its clients reach it, and nobody else answers.
+            silent = [node.name for node in cluster.nodes if node.node_id != leader]
+            for name in silent:
+                cluster.kill(name, signal.SIGSTOP)
+            outcomes = await ask_alone(world, cluster.node(f"broker-{leader}").endpoint, 5)
+            assert all(isinstance(one, ApiError) for one in outcomes), outcomes
+            # In time it takes itself for fenced, and says so before anything is done.
+            fenced = f"broker-{leader}"
+            await asyncio.to_thread(until, lambda: not cluster.ready(fenced)[0], "it takes itself for fenced")
+            refused = await ask_alone(world, cluster.node(fenced).endpoint, 1)
+            assert isinstance(refused[0], ApiError)
+            assert not refused[0].outcome_unknown
+            for name in silent:
+                cluster.kill(name, signal.SIGCONT)
+            await asyncio.to_thread(cluster.wait_ready, [node.name for node in cluster.brokers], PATIENCE_S)
+            await in_sync(world)
+            await nothing_is_lost(world, load)
+
+    asyncio.run(test())
+
+
+def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    assert raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0
+    ran = raftlog("produce", "letters", "--value", "a:1", "--value", "b:2", "--key-separator", ":", *at)
+    assert (ran.code, ran.out) == (0, "letters-0 at offset 0\nletters-0 at offset 1\n")
+    ran = raftlog("consume", "letters", "--from-beginning", "--max-messages", 2, "--json", *at)
+    lines = ran.out.splitlines()
+    assert len(lines) == 2
+    says(lines[1], '"offset":1', '"key":"b"', '"value":"2"')
+    ran = raftlog("consume", "letters", "--partition", 0, "--offset", 1, "--max-messages", 1, *at)
+    assert (ran.code, ran.out) == (0, "2\n")
+    ran = raftlog("consume", "nothing", "--from-beginning", "--timeout", 10, *at)
+    assert ran.code == 1
+    says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION")
+    ran = raftlog("produce", "letters", "--value", "x", "--partition", 7, *at)
+    assert ran.code == 1
+    says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION", "0 records written, 1 not written")
+
+
+def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(200)
+            for node in cluster.brokers:
+                cluster.kill(node.name, signal.SIGKILL)
+            for node in cluster.brokers:
+                await asyncio.to_thread(restart, cluster, node.name)
+            await load.more(50)
+            await load.stop()
+            await in_sync(world)
+            await nothing_is_lost(world, load)
+
+    asyncio.run(test())
+    for node in cluster.brokers:
+        says(cluster.log_path(node.name).read_text(), "partition replicas recovered")
