@@ -19,6 +19,7 @@ from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
+from simulation.checks.told_partitions import ToldPartitions
 from simulation.checks.visibility import Visibility
 
 
@@ -42,6 +43,7 @@ def all_checkers() -> list[Checker]:
         Visibility(ledger),
         StrictReads(ledger),
         Existence(ledger),
+        ToldPartitions(ledger),
         Queues(),
         Linearizability(ledger),
     ]

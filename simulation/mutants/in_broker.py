@@ -71,4 +71,17 @@ MUTANTS = (
         BROKERS,
         "connections that break",
     ),
+    Mutant(
+        "isr-in-metadata",
+        "topic Metadata gives the ISR for the replicas that are online",
+        (
+            Edit(
+                "broker.reads:_metadata_partition",
+                "for broker_id in partition.replicas if broker_id not in live_ids",
+                "for broker_id in partition.replicas if broker_id not in partition.isr",
+            ),
+        ),
+        BROKERS,
+        "brokers that die and come back: they are online before they are in sync again",
+    ),
 )

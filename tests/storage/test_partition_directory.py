@@ -236,3 +236,14 @@ async def test_the_space_of_deleted_replicas_comes_back(tmp_path: Path) -> None:
     assert used < 0.6 * before
     assert len(whole(store, KEYS[3], 200)) > 2_000_000
     store.close()
+
+
+async def test_a_scan_ends_where_the_replica_does(clean: Path) -> None:
+    rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
+    for key in KEYS:
+        name = key[0] + key[1].to_bytes(4, "big")
+        assert [base for base, _ in rocks.scan(name, 0)] == [0, 3]
+        assert [base for base, _ in rocks.scan(name, 2)] == [0, 3]
+        assert [base for base, _ in rocks.scan(name, 99)] == [3]
+        assert list(rocks.scan(key[0] + (5).to_bytes(4, "big"), 7)) == []
+    rocks.close()

@@ -1,0 +1,132 @@
+"""What brokers tell clients of partitions is what the committed records say, read a second time, without the fold under test (KIP-24).
+
+* Topic Metadata at an offset: replicas, leader and leader epoch of that offset; offline are the replicas whose brokers are fenced there.
+  The ISR has no part in it: it says the same before and after an ISR change.
+* BrokerMetadata: the broker that answers led the partition in that leader epoch, and the ISR is the one of that partition epoch.
+
+Would catch: the ISR given for the replicas or for who is online, an ISR of another epoch than the answer names, a proposed ISR told as the
+committed one, a broker that answers for partitions that it has never led.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+Key = tuple[bytes, int]
+
+
+class _State(NamedTuple):
+    """A partition from the record at ``offset`` on."""
+
+    offset: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class ToldPartitions(Checker):
+    """KIP-24, from the answers of brokers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._states: dict[Key, list[_State]] = {}
+        """One for each partition epoch, from the first on. Those of deleted topics stay: answers may be on their way."""
+        self.partitions = self.led = 0
+        """Looked at in Metadata, and in BrokerMetadata."""
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for index, record in enumerate(records):
+            if record.type == RecordType.PARTITION:
+                self._created(record.message, logged.header.base_offset + index)
+            elif record.type == RecordType.PARTITION_CHANGE:
+                self._changed(record.message, logged.header.base_offset + index)
+
+    def _created(self, said: Any, offset: int) -> None:
+        state = _State(
+            offset, tuple(said.replicas), tuple(said.isr), said.leader, said.leader_epoch, said.partition_epoch
+        )
+        self._states[said.topic_id, said.partition_id] = [state]
+
+    def _changed(self, said: Any, offset: int) -> None:
+        states = self._states[said.topic_id, said.partition_id]
+        old = states[-1]
+        states.append(
+            _State(
+                offset,
+                tuple(said.replicas.ids) if said.HasField("replicas") else old.replicas,
+                tuple(said.isr.ids) if said.HasField("isr") else old.isr,
+                said.leader if said.HasField("leader") else old.leader,
+                old.leader_epoch + said.HasField("leader"),
+                old.partition_epoch + 1,
+            )
+        )
+
+    # --- Metadata -----------------------------------------------------------------------------------------------------
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.kind != "read_topics" or operation.outcome != "ok" or operation.response is None:
+            return
+        for topic in operation.response.metadata.topics:
+            for told in topic.partitions:
+                self.partitions += 1
+                self._check_metadata((topic.topic_id, told.partition_index), told, operation)
+
+    def _check_metadata(self, key: Key, told: Any, operation: Operation) -> None:
+        states, offset = self._states.get(key, []), operation.offset
+        index = bisect_right(states, offset, key=lambda state: state.offset)
+        if not index:
+            raise CheckFailedError(f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not")
+        state = states[index - 1]
+        offline = [one for one in state.replicas if self._fenced(one, offset)]
+        leader = -1 if self._fenced(state.leader, offset) else state.leader
+        expected = (list(state.replicas), offline, leader, state.leader_epoch)
+        found = (list(told.replica_nodes), list(told.offline_replicas), told.leader_id, told.leader_epoch)
+        if found != expected:
+            raise CheckFailedError(
+                f"KIP-24: {operation.client} is told (replicas, offline, leader, leader epoch) {found} of {key} at {offset};"
+                f" the log says {expected}, and the ISR was {list(state.isr)}"
+            )
+
+    def _fenced(self, broker_id: int, offset: int) -> bool:
+        standings = self._golden.standings(broker_id)
+        index = bisect_right(standings, offset, key=lambda standing: standing.offset)
+        return not index or standings[index - 1].fenced
+
+    # --- BrokerMetadata -----------------------------------------------------------------------------------------------
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if isinstance(message, broker_pb2.BrokerResponse) and message.HasField("broker_metadata"):
+            for told in message.broker_metadata.partitions:
+                if not told.error_code:
+                    self.led += 1
+                    self._check_led(host, told)
+
+    def _check_led(self, host: ControllerView | BrokerView, told: data_pb2.LedPartition) -> None:
+        key, isr = (told.topic_id, told.partition_index), {one.broker_id for one in told.isr}
+        for state in self._states.get(key, []):
+            if state.partition_epoch == told.partition_epoch:
+                expected = (host.id, state.leader_epoch, set(state.isr))
+                if (state.leader, told.leader_epoch, isr) == expected:
+                    return
+                raise CheckFailedError(
+                    f"KIP-24: {host.name} says of {key} in partition epoch {told.partition_epoch}: leader {host.id}, leader epoch"
+                    f" {told.leader_epoch}, ISR {sorted(isr)}; the log says {state}"
+                )
+        raise CheckFailedError(
+            f"KIP-24: {host.name} names partition epoch {told.partition_epoch} of {key}, which is not committed"
+        )
