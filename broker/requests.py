@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import structlog
+
 from broker import reads
+from broker.api_versions import ApiVersions
 from broker.read_gate import ReadGate
 from broker.replication.data_plane import BODIES as DATA_BODIES
 from broker.replication.data_plane import DataPlane
@@ -25,6 +28,8 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
+
+log = structlog.get_logger(__name__)
 
 
 class ReplyTo(Protocol):
@@ -50,6 +55,7 @@ class RequestServer:
         request_timeout_ms: int,
         why_fenced: Callable[[], str],
         describe: Callable[[], broker_pb2.DescribeBrokerResponse],
+        versions: ApiVersions,
         data: DataPlane | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,12 +66,15 @@ class RequestServer:
         self._request_timeout_ms = request_timeout_ms
         self._why_fenced = why_fenced
         self._describe = describe
+        self._versions = versions
+        self._links: dict[Link, None] = {}
         self._data = data
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     def accept(self, link: Link) -> RequestServer:
         """A client's link: this object handles them all."""
+        self._links[link] = None
         return self
 
     def received(self, link: ReplyTo, messages: Sequence[broker_pb2.BrokerRequest]) -> None:
@@ -79,11 +88,34 @@ class RequestServer:
 
     def closed(self, link: Link, reason: str) -> None:
         """A client is gone. Its parked reads end by themselves, its writes go on: they may be executed already."""
+        self._links.pop(link, None)
 
     def released(self) -> None:
-        """The view has moved: answer the reads that waited for it."""
+        """The view has moved: answer the reads that waited for it, and tell clients if other feature levels are offered now."""
+        if self._versions.moved():
+            self._renegotiate()
         for pending, image in self._gate.release(self._loop.time()):
             self._answer(pending, image)
+
+    def _renegotiate(self) -> None:
+        """Tell every client what is offered now, and close the connections when what is under way on them has had its time.
+
+        A client that knows this message makes a new connection, and leaves the old one when all is answered there.
+        """
+        response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
+        told = list(self._links)
+        log.info("clients renegotiate", connections=len(told), offset=response.api_versions.finalized_features_epoch)
+        for link in told:
+            try:
+                link.send(response)
+            except LinkClosedError:
+                continue
+        self._loop.call_later(self._request_timeout_ms / 1000, self._close_links, told)
+
+    def _close_links(self, links: list[Link]) -> None:
+        for link in links:
+            if link in self._links:
+                link.close("feature levels have changed")
 
     def refuse_parked(self, error: ApiError) -> None:
         """Answer all reads that wait with an error."""
@@ -108,6 +140,8 @@ class RequestServer:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
         if body == "describe_broker":
             _send(link, request, describe_broker=self._describe())
+        elif body == "api_versions":
+            _send(link, request, api_versions=self._versions.response())
         elif body == "write":
             self._forward(link, request)
         elif body in DATA_BODIES:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from broker.api_versions import ApiVersions
 from broker.follower import FollowerEvents, MetadataFollower
 from broker.lifecycle import NEVER, Exit, Lifecycle
 from broker.membership import Membership
@@ -122,6 +123,7 @@ class BrokerService:
             request_timeout_ms=settings.request_timeout_ms,
             why_fenced=self.why_fenced,
             describe=self.describe,
+            versions=ApiVersions(self._view, settings.features),
             data=self.data,
         )
 

@@ -42,7 +42,16 @@ class BrokerClient:
         self._cluster_id = cluster_id
         self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
-        protocol = Protocol(Conversation.BROKER, _refusal, _again, max_attempts=len(set(endpoints)))
+        self._offered: broker_pb2.ApiVersionsResponse | None = None
+        protocol = Protocol(
+            Conversation.BROKER,
+            _refusal,
+            _again,
+            max_attempts=len(set(endpoints)),
+            hello=self._hello,
+            greeted=lambda response: self._learn(response.api_versions),
+            notice=self._noticed,
+        )
         self._router: Router | RoundRobin
         if round_robin:
             self._router = RoundRobin(transport, endpoints, protocol, rng=rng)
@@ -63,6 +72,45 @@ class BrokerClient:
     def forget(self) -> None:
         """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was seen before may be gone."""
         self._token = None
+
+    async def api_versions(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> broker_pb2.ApiVersionsResponse:
+        """What the cluster offers: asked for once, kept up to date by what brokers say. Raises ApiError if no broker can be asked.
+
+        Brokers of a build that does not know the question offer what they always did: an answer without keys.
+        """
+        if self._offered is None:
+            request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
+            response = await self.send(request, timeout_s, idempotent=True)
+            if response.HasField("error") and response.error.error_code != ErrorCode.INVALID_REQUEST:
+                raise error_from_wire(response.error)
+            self._learn(response.api_versions)
+        assert self._offered is not None
+        return self._offered
+
+    async def strongest_mode(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> broker_pb2.ReadMode:
+        """STRICT if the cluster offers it by now, else REPEATABLE."""
+        offered = await self.api_versions(timeout_s)
+        strict = any(api.api_key == METADATA_KEY and api.max_version >= STRICT_SINCE for api in offered.api_keys)
+        return broker_pb2.STRICT if strict else broker_pb2.REPEATABLE
+
+    def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
+        """Feature levels are the cluster's, not a broker's: the newest answer holds for all."""
+        known = self._offered
+        newer = (offered.generation, offered.finalized_features_epoch)
+        if known is None or newer > (known.generation, known.finalized_features_epoch):
+            self._offered = offered
+
+    def _hello(self) -> broker_pb2.BrokerRequest | None:
+        """Who has asked once asks on each new connection: what the old one would have told may be lost."""
+        if self._offered is None:
+            return None
+        return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
+
+    def _noticed(self, notice: broker_pb2.BrokerResponse) -> bool:
+        if not notice.HasField("api_versions"):
+            return False
+        self._learn(notice.api_versions)
+        return True
 
     def send(
         self,
@@ -140,6 +188,9 @@ class BrokerClient:
         self._router.close()
 
 
+METADATA_KEY = 3
+STRICT_SINCE = 1
+"""The version of Metadata from which on its reads may be strict."""
 _ELSEWHERE = frozenset({ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE})
 
 

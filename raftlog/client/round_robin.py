@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from raftlog.client.router import ANSWER_MARGIN_S, Protocol
+from raftlog.client.router import ANSWER_MARGIN_S, Protocol, greet
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Link, Transport
 from raftlog.transport.calls import Caller
@@ -50,8 +50,9 @@ class RoundRobin:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._endpoints = tuple(dict.fromkeys(endpoints))
-        self._protocol = protocol
+        self.protocol = protocol
         self._lanes: dict[str, _Lane] = {}
+        self._retired: list[_Lane] = []
         self._waiting: dict[_Call, asyncio.TimerHandle] = {}
         self._passed_over: dict[str, float] = {}
         self._turn = rng.randrange(len(self._endpoints))
@@ -72,8 +73,16 @@ class RoundRobin:
         for call in self._take_waiting():
             self._fail(call, ApiError(ErrorCode.NETWORK_EXCEPTION, "the client was closed"))
         lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
+        for lane in (*lanes.values(), *self._retired):
             lane.close()
+
+    def noticed(self, lane: _Lane, notice: Any) -> None:
+        """A server says something unasked. If it wants a new connection, calls from now on take that; the old one ends when it is done."""
+        if self.protocol.notice(notice) and self._lanes.get(lane.address) is lane:
+            self._lanes[lane.address] = _Lane(self, self._transport, lane.address, self.protocol)
+            self._retired = [other for other in self._retired if not other.ended]
+            self._retired.append(lane)
+            lane.retire()
 
     def opened(self) -> None:
         """A link is up: what waits for one leaves, in order."""
@@ -83,7 +92,7 @@ class RoundRobin:
     def _attempt(self, call: _Call) -> None:
         if not self._lanes:
             self._lanes = {
-                endpoint: _Lane(self, self._transport, endpoint, self._protocol) for endpoint in self._endpoints
+                endpoint: _Lane(self, self._transport, endpoint, self.protocol) for endpoint in self._endpoints
             }
         now = self._loop.time()
         endpoint = self._next(now)
@@ -138,12 +147,12 @@ class RoundRobin:
             if not (safe and error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED and self._retry(call, now)):
                 self._fail(call, error)
             return
-        refusal = self._protocol.refusal(response) if response.HasField("error") else None
+        refusal = self.protocol.refusal(response) if response.HasField("error") else None
         if refusal is not None:
             self._passed_over[endpoint] = now + PASSED_OVER_S
             call.last = response
             may_retry = refusal.definite or call.idempotent
-            if may_retry and call.attempts < self._protocol.max_attempts and self._retry(call, now):
+            if may_retry and call.attempts < self.protocol.max_attempts and self._retry(call, now):
                 return
         if not call.future.done():
             call.future.set_result(response)
@@ -152,7 +161,7 @@ class RoundRobin:
         remaining_s = call.deadline - now
         if self._closed or call.future.done() or remaining_s <= 0:
             return False
-        call.request = self._protocol.again(call.request, remaining_s)
+        call.request = self.protocol.again(call.request, remaining_s)
         self._attempt(call)
         return True
 
@@ -176,4 +185,9 @@ class _Lane(Caller):
     def opened(self, link: Link) -> None:
         """Tell whoever waits for a link."""
         super().opened(link)
+        greet(self, self._turns.protocol)
         self._turns.opened()
+
+    def noticed(self, notice: Any) -> None:
+        """Tell the round robin."""
+        self._turns.noticed(self, notice)

@@ -43,6 +43,11 @@ class Protocol:
     again: Callable[[Any, float], Any]
     """A copy of a request for another attempt, with so many seconds left."""
     max_attempts: int = 1 << 30
+    hello: Callable[[], Any] = lambda: None
+    """What to ask on each new connection, if anything; ``greeted`` gets the response."""
+    greeted: Callable[[Any], None] = lambda _response: None
+    notice: Callable[[Any], bool] = lambda _notice: False
+    """Takes what a server says unasked; whether a new connection to it has to be made."""
 
 
 class Router:
@@ -59,10 +64,11 @@ class Router:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._protocol = protocol
+        self.protocol = protocol
         self._finder = Finder(endpoints, rng)
         self._max_waiting = max_waiting
         self._routes: dict[str, Route] = {}
+        self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -99,6 +105,8 @@ class Router:
             call.fail(ApiError(ErrorCode.NETWORK_EXCEPTION, "the client was closed"))
         for address in sorted(self._routes):
             self._routes.pop(address).close()
+        for route in self._retired:
+            route.close()
 
     # --- one call ---------------------------------------------------------------------------------------------------
 
@@ -132,15 +140,15 @@ class Router:
     def retry(self, call: RoutedCall) -> bool:
         """Try again if there is time and an attempt left; whether it will."""
         remaining_s = call.deadline - self._loop.time()
-        if self._closed or remaining_s <= 0 or call.attempts >= self._protocol.max_attempts:
+        if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts:
             return False
-        call.request = self._protocol.again(call.request, remaining_s)
+        call.request = self.protocol.again(call.request, remaining_s)
         self.attempt(call, remaining_s)
         return True
 
     def refusal(self, response: Any) -> Refusal | None:
         """Whether a response asks to go elsewhere."""
-        return self._protocol.refusal(response)
+        return self.protocol.refusal(response)
 
     # --- routes -----------------------------------------------------------------------------------------------------
 
@@ -159,6 +167,14 @@ class Router:
         if current:
             self._retarget(self._finder.unreachable(self._loop.time()))
         route.close()
+
+    def route_noticed(self, route: Route, notice: Any) -> None:
+        """A server says something unasked. If it wants a new connection, calls from now on take that; the old one ends when it is done."""
+        if self.protocol.notice(notice) and self._routes.get(route.address) is route:
+            del self._routes[route.address]
+            self._retired = [other for other in self._retired if not other.ended]
+            self._retired.append(route)
+            route.retire()
 
     def _is_current(self, route: Route) -> bool:
         return not self._pausing and route.address == self._finder.target
@@ -220,7 +236,7 @@ class Router:
         """Dial the target if it is not dialled yet, and give it some time."""
         address = self._finder.target
         if address not in self._routes:
-            self._routes[address] = Route(self, self._transport, address, self._protocol.conversation)
+            self._routes[address] = Route(self, self._transport, address, self.protocol.conversation)
         self._stop_timer()
         if self._ready() is None:
             self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
@@ -242,6 +258,15 @@ class Router:
         self._pausing = False
 
 
+def greet(caller: Caller, protocol: Protocol) -> None:
+    """Ask what has to be asked on a new connection. If there is no answer the next connection asks again."""
+    request = protocol.hello()
+    if request is not None:
+        caller.call(request, ANSWER_MARGIN_S).add_done_callback(
+            lambda future: None if future.exception() is not None else protocol.greeted(future.result())
+        )
+
+
 class Route(Caller):
     """A caller that tells the router when its link comes and goes."""
 
@@ -252,9 +277,14 @@ class Route(Caller):
     def opened(self, link: Link) -> None:
         """Tell the router."""
         super().opened(link)
+        greet(self, self._router.protocol)
         self._router.route_opened(self)
 
     def closed(self, link: Link, reason: str) -> None:
         """Fail what was in flight, then tell the router."""
         super().closed(link, reason)
         self._router.route_closed(self)
+
+    def noticed(self, notice: Any) -> None:
+        """Tell the router."""
+        self._router.route_noticed(self, notice)

@@ -26,7 +26,8 @@ _CLIENTS = 2
 _HOSTNAMES = 3
 _REPLICA_EPOCHS = 3
 _HEARTBEAT_LEVELS = 3
-_STRICT_READS = 3
+STRICT_READS = 3
+"""The level from which on there are leases for strict reads."""
 
 Features = Mapping[str, int] | Any
 """Feature name -> finalized level: ``features`` of an image or of a draft."""
@@ -75,7 +76,7 @@ def heartbeats_in_force(features: Features) -> bool:
 
 def supports_strict_reads(features: Features) -> bool:
     """Whether leases for strict reads may be given: below, a controller of the build before may take over, which knows of none."""
-    return metadata_version(features) >= _STRICT_READS
+    return metadata_version(features) >= STRICT_READS
 
 
 def supports_replica_epochs(features: Features) -> bool:

@@ -43,6 +43,7 @@ class Caller:
         self._waiting: dict[int, tuple[asyncio.Future[Any], float, Any]] = {}
         self._link: Link | None = None
         self._closed = False
+        self._retiring = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         self._dialer = transport.dial(address, conversation, self)
@@ -56,6 +57,11 @@ class Caller:
     def connected(self) -> bool:
         """Whether a call would leave at once."""
         return self._link is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
 
     @property
     def failure(self) -> str:
@@ -114,14 +120,30 @@ class Caller:
         take = self._sent.pop
         for response in messages:
             call = take(response.correlation_id, None)
-            if call is not None and not call[0].done():
+            if call is None:
+                if not response.correlation_id:
+                    self.noticed(response)
+            elif not call[0].done():
                 call[0].set_result(response)
+        if self._retiring and not self._sent:
+            self.close()
+
+    def noticed(self, notice: Any) -> None:
+        """Something that the other side says unasked. To be overridden."""
+
+    def retire(self) -> None:
+        """Close when all that is in flight is answered, or can't be. Nothing may be called after this."""
+        self._retiring = True
+        if not self._sent:
+            self.close()
 
     def closed(self, link: Link, reason: str) -> None:
         """What was in flight may or may not have been executed."""
         if link is self._link:
             self._link = None
             self._fail_sent(reason)
+            if self._retiring:
+                self.close()
 
     def _send(
         self, link: Link, correlation_id: int, future: asyncio.Future[Any], deadline: float, request: Any

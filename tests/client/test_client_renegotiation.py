@@ -1,0 +1,119 @@
+"""A client that is told that something else is offered now: a new connection, and no call fails for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_world import Server, World, create, leader, refuses, simulate
+
+from raftlog.errors import ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
+
+
+def offer(version: int, epoch: int) -> pb.ApiVersionsResponse:
+    keys = [pb.ApiVersion(api_key=3, name="Metadata", max_version=version)]
+    return pb.ApiVersionsResponse(api_keys=keys, finalized_features_epoch=epoch)
+
+
+class Broker:
+    """Answers reads and writes, the writes only when they are let go."""
+
+    def __init__(self) -> None:
+        self.offered = offer(0, 5)
+        self.held: list[tuple[object, pb.BrokerResponse]] = []
+        self.server: Server
+        self.hold = False
+
+    async def start(self, world: World, host: str) -> Broker:
+        self.server = await world.broker(host, self.answer)
+        return self
+
+    def answer(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
+        if request.HasField("api_versions"):
+            return pb.BrokerResponse(api_versions=self.offered)
+        if request.HasField("write"):
+            response = pb.BrokerResponse(write=leader(request.write), correlation_id=request.correlation_id)
+            if self.hold:
+                self.held.append((self.server.links[-1], response))
+                return None
+            return response
+        return pb.BrokerResponse(token=common_pb2.MetadataToken(epoch=1, offset=1), metadata=pb.MetadataResponse())
+
+    def tell(self, offered: pb.ApiVersionsResponse) -> None:
+        self.offered = offered
+        for link in self.server.links:
+            link.send(pb.BrokerResponse(api_versions=offered))
+
+    def let_go(self) -> None:
+        for link, response in self.held:
+            link.send(response)
+
+
+@pytest.mark.parametrize("round_robin", [False, True])
+def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(round_robin: bool) -> None:
+    async def test(world: World) -> None:
+        broker = await Broker().start(world, "a")
+        client = world.broker_client("a", round_robin=round_robin)
+        assert await client.strongest_mode() == pb.REPEATABLE
+        broker.hold = True
+        write = asyncio.ensure_future(client.write(create(), timeout_s=5))
+        await asyncio.sleep(0.1)
+        assert len(broker.server.links) == 1
+        broker.tell(offer(1, 9))
+        await asyncio.sleep(0.1)
+        assert await client.strongest_mode() == pb.STRICT
+        await client.read(pb.MetadataRequest(), timeout_s=1)
+        assert len(broker.server.links) == 2, "a new connection"
+        assert not write.done()
+        broker.let_go()
+        await write
+        await asyncio.sleep(0.1)
+        assert len(world.network._connections) == 1, "the old one is closed when all is answered there"
+        client.close()
+
+    simulate(test)
+
+
+def test_the_newest_answer_holds_whichever_broker_gave_it() -> None:
+    async def test(world: World) -> None:
+        a, b = await Broker().start(world, "a"), await Broker().start(world, "b")
+        client = world.broker_client("a", "b", round_robin=True)
+        await client.api_versions()
+        for _ in range(4):
+            await client.read(pb.MetadataRequest())
+        a.tell(offer(1, 9))
+        await asyncio.sleep(0.1)
+        b.tell(offer(0, 7))
+        await asyncio.sleep(0.1)
+        assert await client.strongest_mode() == pb.STRICT
+        client.close()
+
+    simulate(test)
+
+
+def test_who_was_away_when_it_was_told_asks_on_its_new_connection() -> None:
+    async def test(world: World) -> None:
+        broker = await Broker().start(world, "a")
+        client = world.broker_client("a")
+        assert await client.strongest_mode() == pb.REPEATABLE
+        broker.offered = offer(1, 9)
+        broker.server.hang_up()
+        await asyncio.sleep(1)
+        await client.read(pb.MetadataRequest())
+        await asyncio.sleep(0.1)
+        assert await client.strongest_mode() == pb.STRICT
+        client.close()
+
+    simulate(test)
+
+
+def test_a_broker_that_does_not_know_the_question_offers_nothing_more() -> None:
+    async def test(world: World) -> None:
+        await world.broker("a", refuses(ErrorCode.INVALID_REQUEST))
+        client = world.broker_client("a")
+        assert await client.strongest_mode() == pb.REPEATABLE
+        client.close()
+
+    simulate(test)

@@ -1,0 +1,153 @@
+"""A feature level is raised in a cluster of two broker builds: clients learn of it when every broker takes what it brings, and not before.
+
+The same life with the gate patched out: the broker that is ahead tells its clients when it has applied the level itself, and what they
+then ask of the one behind is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.versions import METADATA_VERSION
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.suite import all_checkers
+from simulation.cli import silence
+from simulation.hosts import BrokerHost
+from simulation.loop import run
+from simulation.mutants.edits import Edit, edited
+from simulation.swarm import SwarmConfig
+from simulation.world import Outcome, World
+
+BEHIND_S = 3.0
+CONFIG = SwarmConfig(voters=1, brokers=2, clients=0, release_version=2, session_timeout_ms=9000)
+WITHOUT_THE_GATE = (
+    Edit("broker.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    silence()
+    yield
+    structlog.reset_defaults()
+
+
+class Cluster:
+    """One controller, a broker of this build, and one that begins as a build that knows metadata.version 2 at most."""
+
+    def __init__(self) -> None:
+        self.world = World(7, CONFIG, all_checkers(), Outcome(7, CONFIG))
+        self.new, self.old = self.world.members
+        self.build(self.old, highest=2)
+        transport = self.world.network.transport_for("client")
+        self.operator = ControllerClient(transport, self.world.endpoints, rng=random.Random(1))
+        self.client = BrokerClient(
+            transport, [host.endpoint for host in self.world.members], rng=random.Random(2), round_robin=True
+        )
+        self.modes: list[int] = []
+
+    def build(self, host: BrokerHost, *, highest: int) -> None:
+        others = [feature for feature in host._settings.features if feature[0] != METADATA_VERSION]
+        host._settings = replace(host._settings, features=((METADATA_VERSION, 1, highest), *others))
+
+    async def begin(self) -> None:
+        for host in self.world.hosts():
+            host.start()
+        await self.until(self.world._is_up)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await self.world.until(condition, 30.0, "the test goes on")
+
+    async def raise_level(self) -> int:
+        update = pb.FeatureUpdate(name=METADATA_VERSION, max_version_level=3, upgrade_type=1)
+        response = await self.operator.call(pb.UpdateFeaturesRequest(updates=[update]))
+        return response.write.token.offset
+
+    async def read(self) -> None:
+        mode = await self.client.strongest_mode()
+        self.modes.append(mode)
+        await self.client.read(broker_pb2.MetadataRequest(), mode=mode, timeout_s=10.0)
+
+    async def read_for(self, seconds: float) -> None:
+        end = self.world.now() + seconds
+        while self.world.now() < end:
+            await self.read()
+            await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        self.operator.close()
+        self.client.close()
+
+
+async def upgraded(cluster: Cluster) -> None:
+    """Both brokers become of this build, one behind the other; nothing that the client does may fail, whichever it asks."""
+    await cluster.begin()
+    await cluster.read_for(0.5)
+    with pytest.raises(ApiError) as refused:
+        await cluster.raise_level()
+    assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    assert "broker 2" in refused.value.message
+    cluster.old.kill()
+    cluster.build(cluster.old, highest=3)
+    cluster.old.start()
+    await cluster.until(lambda: cluster.old.service is not None and not cluster.old.service.why_fenced())
+    await cluster.read_for(0.5)
+    assert set(cluster.modes) == {broker_pb2.REPEATABLE}
+    # From here on the log comes late to the second broker.
+    stalled = cluster.world.network.stall("c1", cluster.old.name, BEHIND_S, Conversation.OBSERVER)
+    assert stalled == 1
+    offset = await cluster.raise_level()
+    begun = cluster.world.now()
+    await cluster.read_for(BEHIND_S / 2)
+    assert cluster.new.service is not None
+    assert cluster.new.service.image.offset >= offset
+    assert cluster.old.service is not None
+    assert cluster.old.service.image.offset < offset
+    assert cluster.modes[-1] == broker_pb2.REPEATABLE
+    while cluster.modes[-1] != broker_pb2.STRICT:
+        await cluster.read()
+        await asyncio.sleep(0.01)
+        assert cluster.world.now() < begun + 10 * BEHIND_S
+    assert cluster.old.service.image.offset >= offset, "whoever is told, every broker takes it"
+    await cluster.read_for(1.0)
+    config = pb.AlterableConfig(name="num.io.threads", value="9")
+    resource = pb.AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
+    write = await cluster.client.write(
+        pb.IncrementalAlterConfigsRequest(resources=[resource]), acks=common_pb2.ACKS_VISIBLE
+    )
+    assert write.write.reached == common_pb2.ACKS_VISIBLE
+
+
+def live(test: Callable[[Cluster], object]) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        try:
+            await test(cluster)
+        finally:
+            cluster.close()
+            cluster.world.finish()
+
+    run(main())
+
+
+def test_no_call_fails_while_a_level_is_raised_with_a_broker_behind() -> None:
+    live(upgraded)
+
+
+def test_without_the_gate_the_client_is_refused_by_the_broker_behind() -> None:
+    with edited(WITHOUT_THE_GATE), pytest.raises(ApiError) as refused:
+        live(upgraded)
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "the cluster is at 2 as far as this broker knows" in refused.value.message
