@@ -38,6 +38,7 @@ def describe_brokers(state: ControllerState, now: float) -> Decision:
         lao_unknown_reason=lao.unknown_reason,
         high_watermark=image.offset + 1,
         held_back_by=lao.held_back_by(),
+        held_back_ms=state.hold_up.held_ms(now),
     )
     return Decision([], body)
 

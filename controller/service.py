@@ -597,6 +597,7 @@ class ControllerService:
         active = leadership.active
         if active is None:
             return
+        self._look_at_lao(active, now)
         if gap_s > GAP_S:
             # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
@@ -604,6 +605,29 @@ class ControllerService:
             active.state.absences.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:
             self._schedule_turn()
+
+    def _look_at_lao(self, active: ActiveController, now: float) -> None:
+        """Say who holds LAO back, and when it goes on."""
+        lao = active.lao
+        # Without members nobody waits.
+        reason = lao.unknown_reason if lao.members else ""
+        news = active.state.hold_up.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
+        if news is None:
+            return
+        for_ms = round(news.for_s * 1000)
+        if news.reason:
+            log.warning("the lowest acknowledged offset is unknown", reason=news.reason, for_ms=for_ms)
+        elif news.by:
+            applied = {broker_id: lao.applied_of(broker_id) for broker_id in news.by[:10]}
+            log.warning(
+                "the lowest acknowledged offset is held back",
+                lowest_acknowledged_offset=lao.lao,
+                high_watermark=active.state.committed.offset + 1,
+                applied=applied,
+                for_ms=for_ms,
+            )
+        else:
+            log.info("the lowest acknowledged offset goes on", lowest_acknowledged_offset=lao.lao, stood_ms=for_ms)
 
     def _look_at_space(self, now: float) -> None:
         try:

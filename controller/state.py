@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from controller.absences import Absences
+from controller.hold_up import HoldUp
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.read_leases import ReadLeases
@@ -42,6 +43,7 @@ class ControllerState:
     """When this controller took over."""
     changed_at: dict[int, float] = field(default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
+    hold_up: HoldUp = field(default_factory=HoldUp)
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 

@@ -76,6 +76,7 @@ def list_(
                 "lowest_acknowledged_offset": lao,
                 "lao_unknown_reason": answer.lao_unknown_reason or None,
                 "held_back_by": list(answer.held_back_by),
+                "held_back_ms": answer.held_back_ms,
                 "brokers": rows,
             }
         )
@@ -158,5 +159,6 @@ def _lao(answer: Any) -> str:
     if answer.lowest_acknowledged_offset < 0:
         return f"unknown ({answer.lao_unknown_reason})"
     if answer.held_back_by:
-        return f"{answer.lowest_acknowledged_offset}, held back by {', '.join(map(str, answer.held_back_by))}"
+        who = ", ".join(map(str, answer.held_back_by))
+        return f"{answer.lowest_acknowledged_offset}, held back by {who} for {answer.held_back_ms / 1000:.1f} s"
     return str(answer.lowest_acknowledged_offset)

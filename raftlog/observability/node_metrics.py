@@ -106,6 +106,11 @@ def _brokers(now: Any) -> Iterator[Metric]:
         *(((str(b.broker_id),), b.last_contact_age_ms) for b in now.brokers if b.last_contact_age_ms >= 0),
         labels=label,
     )
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset_held_back_ms",
+        "Milliseconds that the lowest acknowledged offset has stood still behind the high watermark, or been unknown.",
+        now.held_back_ms,
+    )
     held_back = set(now.held_back_by)
     yield gauge(
         "raftlog_broker_holds_lowest_acknowledged_offset",
