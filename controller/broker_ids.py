@@ -20,8 +20,6 @@ from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
-LATE_S = 1.0
-"""How late the last message of a process that is gone may arrive."""
 
 
 class Choice(NamedTuple):
@@ -56,12 +54,17 @@ class _Asking:
         return f"{self.host}:{self.port}"
 
     def life(self, broker_id: int) -> _Life:
-        """Whether the process behind a registration lives. One that was heard from before we asked may be what we have replaced."""
+        """Whether the process behind a registration lives. One that was heard from before we asked may be what we have replaced.
+
+        And so may be one that was heard from shortly afterwards: its last message may have waited somewhere, for as long as a
+        session at the most.
+        """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
             return _Life.GONE
-        heard = contact > self.state.began_at and now - contact < self.asking_for_s - LATE_S
+        late_s = self.state.settings.broker_session_timeout_ms / 1000
+        heard = contact > self.state.began_at and now - contact < self.asking_for_s - late_s
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def on_this_host(self) -> list[Broker]:

@@ -72,6 +72,16 @@ def test_a_broker(write):
         config.quorum_config("D")
 
 
+def test_a_broker_need_not_have_an_id(write):
+    without = BROKER.replace("node.id = 4\n", "")
+    config = load(write(without))
+    assert (config.role, config.node_id) == ("broker", -1)
+    (found,) = mistakes(write(without), "listeners=127.0.0.1:0")
+    assert found.startswith("listeners: the port must be a fixed one where node.id is not set")
+    assert load(write(without), "listeners=127.0.0.1:0", "advertised.listeners=b.example:9092").node_id == -1
+    assert "node.id: required" in mistakes(write(CONTROLLER.replace("node.id = 1\n", "")))
+
+
 def test_nested_dotted_and_quoted_forms_mean_the_same(write):
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
     nested = load(write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n'))

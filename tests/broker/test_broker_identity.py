@@ -1,0 +1,188 @@
+"""Which id a broker has: configured, in its directory, or given; and what happens while it asks for one (KIP-426)."""
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.directory import open_directory
+from broker.identity import Ask, Given, IdSeeker, known_id
+from broker.lifecycle import NEVER, Exit
+from broker.seeking import seek_id
+from broker.settings import BrokerSettings, LifecycleSettings
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.entities import Process
+from raftlog.storage.api import NO_NODE_ID, NodeIdentity
+from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.transport.grpc_transport import GrpcTransport
+
+CLUSTER = "c-1"
+
+
+@pytest.mark.parametrize(
+    ("configured", "stored", "expected"),
+    [
+        (4, 4, 4),
+        (4, NO_NODE_ID, 4),
+        (NO_NODE_ID, 4, 4),
+        (0, NO_NODE_ID, 0),
+        (NO_NODE_ID, 0, 0),
+        (NO_NODE_ID, NO_NODE_ID, NO_NODE_ID),
+    ],
+)
+def test_configured_then_stored(configured: int, stored: int, expected: int) -> None:
+    assert known_id(configured, stored, "/data") == expected
+
+
+def test_the_two_must_agree() -> None:
+    with pytest.raises(ConfigError, match=r"node\.id is 0, but data directory /data belongs to broker 7"):
+        known_id(0, 7, "/data")
+
+
+def test_an_id_is_noted_durably_and_once(tmp_path: Path) -> None:
+    format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-1"))
+    opened = open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=NO_NODE_ID)
+    assert opened.broker_id == NO_NODE_ID
+    claimed = opened.claim(1001)
+    assert read_identity(tmp_path / "b") == NodeIdentity(CLUSTER, 1001, "dir-1")
+    assert (claimed.broker_id, claimed.process) == (1001, opened.process)
+    written = (tmp_path / "b" / "meta.json").stat().st_mtime_ns
+    assert claimed.claim(1001) is claimed
+    assert (tmp_path / "b" / "meta.json").stat().st_mtime_ns == written
+    opened.close()
+    again = open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=NO_NODE_ID)
+    assert again.broker_id == 1001
+    again.close()
+    with pytest.raises(ConfigError, match=r"node\.id is 5, but"):
+        open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=5)
+
+
+def test_formatting_again_leaves_alone_what_has_an_id_by_now(tmp_path: Path) -> None:
+    """[a supervisor formats at every start: `storage format --ignore-formatted`]"""
+    mine = NodeIdentity(CLUSTER, 1001, "dir-1")
+    format_storage(tmp_path / "b", mine)
+    assert format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-2"), ignore_formatted=True) == mine
+    with pytest.raises(ConfigError, match="already formatted"):
+        format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-2"))
+    with pytest.raises(ConfigError, match="already formatted"):
+        format_storage(tmp_path / "b", NodeIdentity("c-2", NO_NODE_ID, "dir-2"), ignore_formatted=True)
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def seeker(now: float = 10.0) -> IdSeeker:
+    return IdSeeker(timeout_ms=60_000, retry_backoff_min_ms=100, rng=random.Random(1), now=now)
+
+
+def refusal(code: ErrorCode, **fields: object) -> ApiError:
+    return ApiError(code, "because", **fields)
+
+
+def test_it_asks_at_once_and_says_for_how_long_it_has_been_asking() -> None:
+    one = seeker()
+    assert one.poll(10.0) == Ask(0)
+    one.failed(refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION), 12.0)
+    assert one.poll(12.0) is None
+    assert 12.0 < one.next_deadline <= 12.1
+    assert one.poll(12.5) == Ask(2500)
+    one.answered(1001, "generated", "why")
+    assert one.result == Given(1001, "generated", "why")
+    assert (one.poll(13.0), one.next_deadline) == (None, NEVER)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+    ],
+)
+def test_what_may_change_is_asked_again_until_the_time_is_over(code: ErrorCode) -> None:
+    one, now = seeker(), 10.0
+    asked = 0
+    while one.result is None:
+        asked += one.poll(now) is not None
+        if one.result is None:
+            one.failed(refusal(code), now)
+            assert one.next_deadline - now <= 1.0, "at least once a second"
+            now = one.next_deadline
+    assert asked > 50
+    assert isinstance(one.result, Exit)
+    assert not one.result.clean
+    assert "within 60 s (initial.broker.registration.timeout.ms)" in one.result.reason
+    assert code.name in one.result.reason
+    assert now == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.POLICY_VIOLATION,
+    ],
+)
+def test_what_somebody_has_to_decide_is_said_at_once(code: ErrorCode) -> None:
+    one = seeker()
+    one.poll(10.0)
+    one.failed(refusal(code, outcome_unknown=True), 10.0)
+    assert one.result is None
+    one.failed(refusal(code), 11.0)
+    assert isinstance(one.result, Exit)
+    assert not one.result.clean
+    assert "because" in one.result.reason
+
+
+def test_a_controller_of_a_build_before_is_named_as_such() -> None:
+    one = seeker()
+    one.failed(refusal(ErrorCode.INVALID_REQUEST, field="broker_id"), 10.0)
+    assert isinstance(one.result, Exit)
+    assert "upgrade it, or set node.id" in one.result.reason
+
+
+def test_a_stop_ends_the_asking_and_takes_nothing_back() -> None:
+    one = seeker()
+    one.stop()
+    assert one.result == Exit("stopped before it had an id", clean=True)
+    one.answered(7, "", "")
+    assert isinstance(one.result, Exit)
+    one = seeker()
+    one.answered(7, "", "")
+    one.stop()
+    assert isinstance(one.result, Given)
+
+
+async def test_who_cannot_listen_does_not_ask() -> None:
+    """[the same configuration twice: the second would be given an id that it can do nothing with]"""
+    settings = BrokerSettings(
+        NO_NODE_ID, CLUSTER, ("127.0.0.1:1",), "127.0.0.1:0", lifecycle=LifecycleSettings(registration_timeout_ms=300)
+    )
+    first, second = GrpcTransport(), GrpcTransport()
+    listener = await first.listen("127.0.0.1:0", {})
+
+    async def seek(listen: str) -> BrokerSettings | Exit:
+        return await seek_id(
+            replace(settings, listen=listen),
+            second,
+            process=Process("boot", "dir", 1, 1),
+            incarnation_id="one",
+            rng=random.Random(1),
+            stopping=asyncio.Event(),
+        )
+
+    try:
+        with pytest.raises(ConfigError, match=listener.address):
+            await seek(listener.address)
+        ended = await seek("127.0.0.1:0")
+        assert isinstance(ended, Exit)
+        assert "no broker id was given within 0.3 s" in ended.reason
+    finally:
+        await first.close()
+        await second.close()
