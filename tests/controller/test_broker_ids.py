@@ -221,6 +221,7 @@ def test_of_two_that_race_for_an_id_one_has_it_and_the_other_goes_on(cell: Ids) 
     cell.lose(2)
     first, second = cell.wanted("h2"), cell.wanted("h2")
     assert cell.send(first).broker_id == 2
+    assert not cell.beat(2).is_fenced
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "asking-1", request=second)
     cell.wait(12.0)
     second.id_wanted.asking_for_ms = 12_000
