@@ -176,7 +176,7 @@ class SimPartitionStore(SimStore):
         if not self._ends.check_read(key, offset, until):
             return b""
         try:
-            return read_span(self._disk.live[key].scan(offset), offset, until, max_bytes)
+            return read_span(self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True)
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
 

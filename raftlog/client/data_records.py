@@ -16,7 +16,7 @@ DATA_RECORD = 1
 
 
 class ConsumedRecord(NamedTuple):
-    """One committed record. ``leader_epoch``: in which it was written."""
+    """One committed record. ``leader_epoch``: in which it was written. ``timestamp_ms``: its producer's, or else its leader's."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Itera
             at = header.base_offset
             for type_, _, body in batch.bodies(chunk, header):
                 if at >= offset and type_ == DATA_RECORD:
-                    yield _record(topic, partition, at, header.epoch, body)
+                    yield _record(topic, partition, at, header, body)
                 at += 1
     except (CorruptLogError, DecodeError) as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{topic}-{partition} at offset {offset}: {error}") from error
@@ -52,14 +52,14 @@ def end_of(chunk: bytes) -> int:
     return end
 
 
-def _record(topic: str, partition: int, offset: int, epoch: int, body: bytes) -> ConsumedRecord:
+def _record(topic: str, partition: int, offset: int, header: batch.BatchHeader, body: bytes) -> ConsumedRecord:
     record = data_pb2.DataRecord.FromString(body)
     return ConsumedRecord(
         topic,
         partition,
         offset,
-        epoch,
-        record.timestamp_ms,
+        header.epoch,
+        record.timestamp_ms or header.timestamp_ms,
         record.key if record.HasField("key") else None,
         record.value if record.HasField("value") else None,
         tuple((header.key, header.value) for header in record.headers),

@@ -125,10 +125,13 @@ def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, byt
         raise CorruptLogError(f"the log can't be read at offset {end}: {error}", offset=end) from error
 
 
-def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int) -> bytes:
+def read_span(
+    chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_bytes: int, *, inside: bool = False
+) -> bytes:
     """Whole batches of [offset, until), at least one, then as many as fit ``max_bytes``.
 
-    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, ValueError if ``offset`` or ``until`` is no boundary.
+    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, ValueError if ``until``, or ``offset`` unless it
+    may lie ``inside`` a batch, which then comes whole, is no boundary.
     """
     parts: list[bytes] = []
     size, expected = 0, -1
@@ -141,9 +144,12 @@ def read_span(chunks: Iterable[tuple[int, bytes]], offset: int, until: int, max_
         for base, behind, _, position, next_position in walk(chunk, key, verify_from=offset):
             expected = behind
             if base < offset:
-                if behind > offset:
+                if behind <= offset:
+                    continue
+                if not inside:
                     raise ValueError(f"offset {offset} is no batch boundary")
-                continue
+                # The walk has not verified it, as it begins below.
+                list(walk(chunk[position:next_position], base))
             if behind > until:
                 raise ValueError(f"until {until} is no batch boundary")
             if size and size + next_position - position > max_bytes:

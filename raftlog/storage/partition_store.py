@@ -120,7 +120,7 @@ class RocksPartitionStore:
             return b""
         try:
             with closing(self._rocks.scan(_name(key), offset)) as chunks:
-                return read_span(chunks, offset, until, max_bytes)
+                return read_span(chunks, offset, until, max_bytes, inside=True)
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
         except FatalError as error:

@@ -29,6 +29,19 @@ def test_what_is_produced_is_consumed_in_order_from_three_replicas() -> None:
     on_cluster(test)
 
 
+def test_a_consumer_may_begin_inside_a_batch() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create()
+        producer = cluster.producer()
+        await asyncio.gather(*(producer.send(TOPIC, b"%d" % number, partition=0) for number in range(5)))
+        for offset in range(5):
+            records = await cluster.consumer(0, offset).poll(5.0)
+            assert [one.value for one in records][:1] == [b"%d" % offset]
+            assert records[0].timestamp_ms > 1_600_000_000_000
+
+    on_cluster(test)
+
+
 @pytest.mark.parametrize("acks", [1, 0, -1])
 def test_each_acks_ends_with_the_record_in_the_log(acks: int) -> None:
     async def test(cluster: DataCluster) -> None:
