@@ -13,7 +13,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import failover, peers, propagation
+from benchmarks import failover, fencing, peers, propagation
 from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
@@ -52,6 +52,10 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     "w9": (
         "SIGTERM of the leader under a retrying writer",
         lambda quorum, seconds, runs: [failover.failovers(quorum, signal.SIGTERM, max(5, runs))],
+    ),
+    "k_fence": (
+        "fencing a broker with 1,000 partitions, of 10,000 and of 100,000",
+        lambda quorum, seconds, runs: [*map(fencing.alone, fencing.TOTALS), *fencing.on_a_quorum(quorum)],
     ),
     "k3": (
         "one call that creates many partitions, three brokers",
