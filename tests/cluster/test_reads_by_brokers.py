@@ -1,0 +1,221 @@
+"""Reads at several brokers, as processes: monotone over all of them, strict while one sleeps, and two builds that renegotiate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import CLIENT_METRICS, PATIENCE_S, controllers_of, raftlog, setting, until_true
+from mixed_builds import PINNED, MixedCluster
+
+from raftlog.cli.local import LocalCluster
+from raftlog.client.broker_client import BrokerClient
+from raftlog.errors import ApiError
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+
+SETTINGS = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 300,
+    "broker.fencing.timeout.ms": 4_000,
+}
+LEASE_MS = 1_500
+VISIBLE, COMMITTED = common_pb2.ACKS_VISIBLE, common_pb2.ACKS_COMMITTED
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One controller and three brokers with short sessions."""
+    made = LocalCluster(tmp_path_factory.mktemp("reads") / "c", controllers=1, brokers=3, settings=SETTINGS)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+@asynccontextmanager
+async def brokers_of(cluster: LocalCluster, *names: str, round_robin: bool = True) -> AsyncIterator[BrokerClient]:
+    transport = GrpcTransport()
+    endpoints = [node.endpoint for node in cluster.brokers if not names or node.name in names]
+    client = BrokerClient(transport, endpoints, rng=random.Random(3), round_robin=round_robin)
+    try:
+        yield client
+    finally:
+        client.close()
+        await transport.close()
+
+
+def value(key: str) -> broker_pb2.DescribeConfigsRequest:
+    resource = broker_pb2.DescribeConfigsResource(
+        resource_type=CLIENT_METRICS, resource_name=key, configuration_keys=["match"]
+    )
+    return broker_pb2.DescribeConfigsRequest(resources=[resource])
+
+
+def found(response: broker_pb2.BrokerResponse) -> int:
+    configs = response.describe_configs.results[0].configs
+    return int(configs[0].value) if configs and not configs[0].is_default else -1
+
+
+async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: Any) -> list[int]:
+    """Count up in one key until told to stop; what was acknowledged, in the end."""
+    done = [-1]
+    while not stop.is_set():
+        result = await client.write(setting(key, str(done[-1] + 1)), acks=acks, timeout_s=PATIENCE_S)
+        assert result.write.reached == acks
+        done.append(done[-1] + 1)
+    return done
+
+
+def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(cluster: LocalCluster) -> None:
+    """[broker A has been told 100, B only 80: round-robin goes backwards]"""
+
+    async def test() -> None:
+        async with brokers_of(cluster) as writer, brokers_of(cluster) as reader:
+            stop = asyncio.Event()
+            writing = asyncio.create_task(write_on(writer, "counted", stop, COMMITTED))
+            seen, offset = -1, -1
+            for _ in range(600):
+                mode = random.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
+                response = await reader.read(value("counted"), mode=mode, timeout_s=PATIENCE_S)
+                assert (found(response), response.token.offset) >= (seen, offset)
+                seen, offset = found(response), response.token.offset
+            stop.set()
+            done = await writing
+            # Its own write, wherever it is read.
+            reader.see(writer.token)
+            for _ in range(3):
+                assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
+
+    asyncio.run(test())
+
+
+def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        sleeper = cluster.brokers[-1].name
+        others = [node.name for node in cluster.brokers[:-1]]
+        async with (
+            brokers_of(cluster, *others) as writer,
+            brokers_of(cluster) as reader,
+            brokers_of(cluster, sleeper) as at_sleeper,
+        ):
+            acknowledged = -1
+            strict = {"mode": broker_pb2.STRICT, "timeout_s": PATIENCE_S}
+
+            async def count(upto: int) -> None:
+                nonlocal acknowledged
+                while acknowledged < upto:
+                    await writer.write(setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S)
+                    acknowledged += 1
+                    # Another client, without a token, at whichever broker's turn it is.
+                    reader.forget()
+                    assert (
+                        found(await reader.read(value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0)) >= acknowledged
+                    )
+
+            await count(30)
+            about = (await at_sleeper.read(broker_pb2.DescribeBrokerRequest())).describe_broker
+            assert 0 < about.read_lease_ms <= LEASE_MS
+            assert cluster.kill(sleeper, signal.SIGSTOP)
+            # Asked while it sleeps; it answers when it wakes, and then knows more than it did.
+            asleep = asyncio.create_task(at_sleeper.read(value("strict"), **strict))
+            await asyncio.sleep(0.2)
+            await writer.write(setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S)
+            acknowledged += 1
+            before = acknowledged
+            assert cluster.kill(sleeper, signal.SIGCONT)
+            # Or it was fenced meanwhile, and says so.
+            with contextlib.suppress(ApiError):
+                assert found(await asleep) >= before - 1, "what was acknowledged before it was asked"
+
+            async def strict_again() -> bool:
+                at_sleeper.forget()
+                assert found(await at_sleeper.read(value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0)) >= before
+                return True
+
+            await until_true(strict_again, "the sleeper reads strictly again")
+            await count(60)
+
+    asyncio.run(test())
+
+
+def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
+    at = ("--bootstrap-server", cluster.brokers[0].endpoint)
+    ran = raftlog(
+        "configs", "describe", "client-metrics", "strict", "--key", "match", "--read", "strict", "--json", *at
+    )
+    assert ran.code == 0, ran.err
+    ran = raftlog("topics", "list", "--read", "strict", *at)
+    assert ran.code == 0, ran.err
+
+
+def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(tmp_path: Path) -> None:
+    """A broker of the build before and one of this; both of this; the level is raised while the client reads at both in turn."""
+    mixed = MixedCluster(tmp_path / "c", PINNED, controllers=1, brokers=2, settings=SETTINGS)
+    mixed.generate()
+    old, new = (node.name for node in mixed.brokers)
+
+    async def test() -> None:
+        modes: list[int] = []
+        async with brokers_of(mixed) as client, controllers_of(mixed) as writer:
+
+            async def read_until(done: asyncio.Event) -> None:
+                while not done.is_set():
+                    mode = await client.strongest_mode(PATIENCE_S)
+                    modes.append(mode)
+                    await client.read(value("k"), mode=mode, timeout_s=PATIENCE_S)
+
+            async def reading(work: Any) -> Any:
+                done = asyncio.Event()
+                reads = asyncio.create_task(read_until(done))
+                try:
+                    return await work
+                finally:
+                    done.set()
+                    await reads
+
+            def raise_level() -> Any:
+                return raftlog(
+                    "features", "upgrade", "metadata.version=3", "--bootstrap-controller", mixed.bootstrap_controllers
+                )
+
+            refused = await reading(asyncio.to_thread(raise_level))
+            assert refused.code != 0, refused
+            assert "knows metadata.version from 1 to 2, not 3" in refused.err
+            await reading(asyncio.to_thread(mixed.change, old, to_other=False))
+            await asyncio.to_thread(mixed.wait_ready, [old, new], PATIENCE_S)
+            assert set(modes) == {broker_pb2.REPEATABLE}
+            raised = await reading(asyncio.to_thread(raise_level))
+            assert raised.code == 0, raised.err
+            await writer.call(setting("k", "1"), acks=VISIBLE, timeout_s=PATIENCE_S)
+
+            async def strict() -> bool:
+                return await client.strongest_mode() == broker_pb2.STRICT
+
+            await until_true(strict, "the client has heard of the level")
+            await reading(asyncio.sleep(1.0))
+            assert modes[-1] == broker_pb2.STRICT
+
+    try:
+        mixed.of_other.discard(new)
+        mixed.start_controllers()
+        mixed.start_brokers()
+        mixed.wait_ready([node.name for node in mixed.nodes], PATIENCE_S)
+        # The log has begun at the level before.
+        mixed.change(mixed.controllers[0].name, to_other=False)
+        mixed.wait_ready([node.name for node in mixed.nodes], PATIENCE_S)
+        asyncio.run(test())
+    finally:
+        mixed.stop_all(timeout_s=5)
