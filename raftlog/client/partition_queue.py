@@ -11,7 +11,7 @@ from raftlog.errors import ApiError, ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record is. Offset -1: with acks 0 nobody waited for it."""
+    """Where a record is; with acks 0, where it is if it stays."""
 
     topic: str
     partition: int

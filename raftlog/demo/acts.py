@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.cli.local import LocalCluster
+from raftlog.demo.records import Records
 from raftlog.demo.world import DemoError, LaoRecord, Watch, World, Writer, setting
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
+RECORDS_TOPIC, PARTITIONS = "orders", 6
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -91,7 +93,9 @@ class Demo:
             self.world.brokers.items(), ("orders", "payments", "audit"), strict=False
         ):
             created = await client.write(
-                pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name=topic, num_partitions=6, replication_factor=3)]),
+                pb.CreateTopicsRequest(
+                    topics=[pb.CreatableTopic(name=topic, num_partitions=PARTITIONS, replication_factor=3)]
+                ),
                 principal="demo",
             )
             error = created.create_topics.topics[0].error
@@ -106,7 +110,7 @@ class Demo:
                 principal="demo",
             )
             self._say(
-                f"through broker {broker_id}: topic {topic} with 6 partitions at offset {created.write.token.offset},"
+                f"through broker {broker_id}: topic {topic} with {PARTITIONS} partitions at offset {created.write.token.offset},"
                 f" retention.ms={config.value} at offset {altered.write.token.offset}"
             )
         first = next(iter(self.world.brokers.values()))
@@ -179,18 +183,22 @@ class Demo:
     # --- 5 ------------------------------------------------------------------------------------------------------------
 
     async def _failures(self) -> None:
-        self._act("5. While a writer keeps writing: kill -9 the active controller, then a broker")
+        self._act("5. While writers keep writing metadata and records: kill -9 the active controller, then a broker")
         world = self.world
         record = LaoRecord(world)
         writer = Writer(world)
         writing = asyncio.create_task(writer.run())
+        records = Records(world, RECORDS_TOPIC, PARTITIONS)
         try:
+            await records.begin()
             await asyncio.sleep(1.0)
             dead_controller = await self._kill_controller(writer)
             dead_broker, old_epoch = await self._kill_broker(record)
             await self._bring_back(dead_controller, dead_broker, old_epoch)
             await asyncio.sleep(0.5)
+            await self._read_back(records)
         finally:
+            records.close()
             writing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await writing
@@ -209,6 +217,21 @@ class Demo:
         )
         self._result(
             "LAO", f"never went back; unknown for {record.unknown_s * 1000:.0f} ms in all, around the failover"
+        )
+
+    async def _read_back(self, records: Records) -> None:
+        await records.stop()
+        missing = await records.missing()
+        if missing:
+            raise DemoError(f"acknowledged records are missing: {missing[:5]}")
+        self._say(
+            f"{len(records.acknowledged)} records acknowledged by two in-sync replicas or more, each where it was said to be;"
+            f" {records.unknown} of unknown outcome, {records.refused} refused; a partition waited {records.longest_gap_s:.1f} s"
+            " at the most, for its dead leader's session to end"
+        )
+        self._result(
+            "acknowledged records",
+            f"{len(records.acknowledged)} in {PARTITIONS} partitions, none lost; {records.unknown} of unknown outcome",
         )
 
     async def _kill_controller(self, writer: Writer) -> str:
