@@ -94,7 +94,7 @@ def is_caught_up(broker: Broker, applied: int) -> bool:
 def may_unfence(state: ControllerState, broker: Broker) -> bool:
     """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for."""
     if heartbeats_off(state):
-        return True
+        return state.lao.may_join(broker.id)
     return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
 
 

@@ -81,6 +81,8 @@ class LaoTracker:
         self._features: dict[str, int] = {}
         self._off = False
         """Heartbeats are not in force at the log end: brokers join without having applied anything, and LAO is unknown."""
+        self._off_from = epoch_start_offset
+        """Where that began, as far as this epoch knows."""
         self._vouched_from = epoch_start_offset
         """Above all that was announced before the last time heartbeats came into force, as far as this epoch knows."""
         self._current: dict[int, _Registration] = {}
@@ -172,6 +174,8 @@ class LaoTracker:
         [B joined with 3 applied while heartbeats were off, LAO was 5 before: it must not be announced again before B is there.]
         """
         was_off, self._off = self._off, not heartbeats_in_force(self._features)
+        if self._off and not was_off:
+            self._off_from = batch_end - 1
         if was_off and not self._off:
             self._vouched_from = batch_end - 1
             for broker in self._registrations.values():
@@ -276,8 +280,12 @@ class LaoTracker:
         broker = self._current.get(broker_id)
         if broker is None:
             return False
-        if broker.legacy or self._off:
+        if broker.legacy:
             return True
+        if self._off:
+            # [B does not know that it was fenced at 7, reads at LAO 5, and would be unfenced again]: it must know that LAO counts for
+            # nothing now. A process that registered since then has never been told one.
+            return broker.epoch > self._off_from or broker.applied >= self._off_from
         if broker.applied < max(self._floor, self.epoch_start_offset):
             return False
         # Not known in this epoch: nobody was told anything by it, and what an earlier epoch told counts for nothing

@@ -72,4 +72,6 @@ FAULTS: dict[str, FaultRange] = {
     "broker_behind": _every(1.0, 6.0, needs_brokers=True),
     "stranded": _every(2.0, 8.0, needs_brokers=True),
     "answers_late": _every(2.0, 8.0, needs_brokers=True),
+    "stop_broker": _every(1.0, 6.0, needs_brokers=True),
+    "roll_heartbeats": _every(2.0, 8.0, needs_brokers=True),
 }

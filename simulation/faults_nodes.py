@@ -123,6 +123,22 @@ async def kill_broker(world: World, rng: random.Random) -> None:
     start_again(world, host)
 
 
+async def stop_broker(world: World, rng: random.Random) -> None:
+    """SIGTERM of one: it leaves in order, and is started again."""
+    host = rng.choice(world.members)
+    service = host.service
+    if service is None:
+        return
+    world.note(host.name, "is told to stop")
+    world.network.loop.call_soon(service.stop, context=host_context(host.name))
+    leaving = True
+    while leaving:
+        await asyncio.sleep(0.02)
+        leaving = host.service is service and service.exit is None and not world.lasting
+    if service.exit is not None and service.exit.clean:
+        world.happened("stop_broker")
+
+
 async def twin_broker(world: World, rng: random.Random) -> None:
     """A second process under the id of a broker, on another machine, for a while."""
     model = rng.choice(world.members)
@@ -160,6 +176,6 @@ RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
         kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
-        twin_broker, heartbeats_lost, burst,
+        stop_broker, twin_broker, heartbeats_lost, burst,
     )
 }  # fmt: skip

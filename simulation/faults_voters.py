@@ -147,4 +147,33 @@ async def raise_features(world: World, rng: random.Random) -> None:
         world.happened("raise_features")
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (change_voters, lose_disk, transfer, raise_features)}
+def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
+    names = (versions.BROKER_HEARTBEAT_VERSION, versions.LAO_VERSION)
+    updates = [pb.FeatureUpdate(name=name, max_version_level=level, upgrade_type=upgrade_type) for name in names]
+    return pb.UpdateFeaturesRequest(updates=updates)
+
+
+async def roll_heartbeats(world: World, rng: random.Random) -> None:
+    """The double roll: brokers count as active without heartbeats for a while, then heartbeats are in force again."""
+    service = world.active()
+    if service is None or not versions.supports_heartbeat_levels(service.image.features):
+        return
+    if versions.heartbeats_in_force(service.image.features):
+        if await world.operator.ask(_levels(0, 2)) is None:
+            world.happened("roll_heartbeats")
+    else:
+        await world.operator.ask(_levels(1, 1))
+
+
+async def end_roll(world: World) -> None:
+    """Heartbeats are to be in force at the end of every run, though a request to lower the level may still be on its way."""
+    while True:
+        service = world.active()
+        if service is not None and not versions.heartbeats_in_force(service.image.features):
+            await world.operator.ask(_levels(1, 1))
+        await asyncio.sleep(_AGAIN_S)
+
+
+RUN: dict[str, Fault] = {
+    fault.__name__: fault for fault in (change_voters, lose_disk, transfer, raise_features, roll_heartbeats)
+}

@@ -16,6 +16,8 @@ from simulation.fault_list import FAULTS
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
+DRAWN_APART = ("stop_broker", "roll_heartbeats")
+"""Drawn by a generator of their own, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def draw(seed: int) -> SwarmConfig:
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    names = [name for name in FAULTS if name not in DRAWN_LAST + DRAWN_AFTER_THEM and rng.random() < share]
+    later_ones = (*DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART)
+    names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
     config = SwarmConfig(
@@ -152,6 +155,8 @@ def draw(seed: int) -> SwarmConfig:
         numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
         asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )
+    apart = random.Random(f"{seed} swarm, apart")
+    lives = {name: FAULTS[name].draw(apart) for name in DRAWN_APART if apart.random() < share}
     later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
     config = replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
     return replace(
@@ -165,5 +170,6 @@ def draw(seed: int) -> SwarmConfig:
         faults={
             **config.faults,
             **{name: FAULTS[name].draw(rng) for name in DRAWN_AFTER_THEM if rng.random() < share},
+            **lives,
         },
     )

@@ -75,6 +75,9 @@ class Watch:
     def tap_broker(self, host: BrokerView) -> None:
         """Look on at every change of a new broker's view."""
         self.tell("broker_started", host)
+        if self.wants("broker_asked") and host.service is not None:
+            requests = host.service.requests
+            requests._why_fenced = self._asked(host, requests._why_fenced)
         if not self.wants("broker_moved") or host.service is None:
             return
         view = host.service._view
@@ -90,6 +93,14 @@ class Watch:
         for name in _VIEW_CALLS:
             if hasattr(view, name):
                 setattr(view, name, wrap(getattr(view, name)))
+
+    def _asked(self, host: BrokerView, why_fenced: Callable[[], str]) -> Callable[[], str]:
+        def asked() -> str:
+            why = why_fenced()
+            self.tell("broker_asked", host, why)
+            return why
+
+        return asked
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
         """What the host's transport calls with each message it gives to a link; None if nobody wants to know."""

@@ -420,6 +420,8 @@ class World:
         """A leader, everyone caught up with it, LAO at the end, writes served: each within the bound."""
         bound = self.config.liveness_s
         await self.until(lambda: self.active() is not None, bound, "a majority elects a leader")
+        if "roll_heartbeats" in self.config.faults:
+            self.spawn(faults_voters.end_roll(self), "end of the roll")
         await self.until(self._core_joined, bound, "the brokers of the healed part are unfenced")
         marks: list[int] = []
 

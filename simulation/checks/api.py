@@ -149,6 +149,9 @@ class Checker:
     def connects_refused(self, hosts: Sequence[str]) -> None:
         """A firewall breaks the connections between these hosts and all others, and refuses new ones."""
 
+    def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
+        """A broker has looked whether it may take a new request: ``why_fenced`` says why not, empty if it does."""
+
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""
 

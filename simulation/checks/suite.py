@@ -14,6 +14,7 @@ from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
+from simulation.checks.lifecycles import Lifecycles
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
@@ -37,6 +38,7 @@ def all_checkers() -> list[Checker]:
         Brokers(ledger),
         Partitions(ledger),
         Incarnations(ledger),
+        Lifecycles(ledger),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),

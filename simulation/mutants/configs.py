@@ -138,3 +138,12 @@ STRICT = SwarmConfig(
     faults={"partition": 1.0, "split": 3.0, "pause": 2.0},
 )  # fmt: skip
 """Strict reads at all brokers in turn, of which some are cut off, late, or asleep."""
+
+LIVES = replace(
+    BROKERS,
+    faults={**BROKERS.faults, "stop_broker": 2.0, "roll_heartbeats": 2.5, "long_pause": 6.0},
+)
+"""As ``BROKERS``; they also stop in order, sleep long, and heartbeats are in force only some of the time."""
+
+LEAVES = replace(TWINS, session_timeout_ms=3000, faults={"stop_broker": 1.0, "twin_broker": 1.0})
+"""Brokers that leave in order, and others that take their ids on another machine."""

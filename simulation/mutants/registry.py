@@ -7,6 +7,7 @@ from simulation.mutants import (
     in_broker,
     in_controller,
     in_lao,
+    in_lifecycle,
     in_partitions,
     in_quorum,
     in_reads,
@@ -16,6 +17,6 @@ from simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for module in (in_quorum, in_controller, in_partitions, in_assignments, in_snapshots, in_lao, in_broker, in_reads)
+    for module in (in_quorum, in_controller, in_partitions, in_assignments, in_snapshots, in_lao, in_broker, in_reads, in_lifecycle)
     for mutant in module.MUTANTS
 }

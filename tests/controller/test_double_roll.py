@@ -113,9 +113,12 @@ def test_who_was_fenced_when_heartbeats_ended_comes_back_when_it_is_heard_from()
     cell.silence(1, 2)
     cell.send(OFF)
     assert cell.due() == []
-    cell.active.report(1, cell.broker(1).epoch - 1, 1, 0, -1, cell.now)
+    cell.active.report(1, cell.broker(1).epoch - 1, 1, cell.pending.offset, -1, cell.now)
     assert cell.due() == [], "another incarnation says nothing about this one"
-    cell.active.report(1, cell.broker(1).epoch, 1, 0, -1, cell.now)
+    lowered = cell.pending.offset
+    cell.active.report(1, cell.broker(1).epoch, 1, lowered - 1, -1, cell.now)
+    assert cell.due() == [], "it does not know yet that it was fenced, and may read at a LAO told before"
+    cell.active.report(1, cell.broker(1).epoch, 1, lowered, -1, cell.now)
     assert len(cell.due()) == 1
     assert cell.broker(1).active
     assert cell.broker(2).fenced, "the dead do not become leaders"

@@ -1,0 +1,131 @@
+"""A broker's life as KIP-343 has it, and the double roll.
+
+* *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a controller accepted was sent longer ago
+  than ``broker.fencing.timeout.ms``, by its own clock; unless its newest image says that heartbeats are not in force.
+* *Inactive at first*: a new registration is fenced.
+* *A leave is final*: once it is committed, no successor is told that its predecessor's session has not ended.
+* *Without heartbeats* (``broker.heartbeat.version`` 0) nobody is fenced but by his own leave.
+
+Would catch: a broker that serves clients for ever behind a partition, one that counts before it has applied anything, a restart that has to
+wait for a session that is over, fencing for a silence that was agreed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+SENT_MAX = 1000
+CLOCK_SLACK = 1.15
+"""How much longer its timeout may be by a true clock."""
+
+
+class Lifecycles(Checker):
+    """Registrations, heartbeats, and what follows from them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._sent: dict[tuple[str, str, int], tuple[str, int, float]] = {}
+        """(broker's host, controller's host, correlation id) -> (request, broker id, when)."""
+        self._contact: dict[str, float] = {}
+        """Broker's host -> when it sent the newest request that was accepted, or from when on it had to send any."""
+        self._heartbeats: dict[str, bool] = {}
+        self._features: dict[str, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._left: dict[int, tuple[int, float]] = {}
+        """Broker id -> (controller epoch, when committed) of its leave, while it is not registered anew."""
+        self.self_fenced = self.after_leave = 0
+        """How often a broker was asked while it had to fence itself, and an id was registered after a leave."""
+        ledger.golden.listeners.append(self._committed)
+
+    # --- self-fencing -------------------------------------------------------------------------------------------------
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        self._contact.pop(host.name, None)
+        self._heartbeats[host.name] = True
+
+    @override
+    def broker_moved(self, host: BrokerView) -> None:
+        assert host.service is not None
+        in_force = heartbeats_in_force(host.service._view._tip.features)
+        if in_force and not self._heartbeats[host.name]:
+            self._contact[host.name] = self._ledger.world.now()
+        self._heartbeats[host.name] = in_force
+
+    @override
+    def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
+        assert host.service is not None
+        if not self._heartbeats[host.name]:
+            return
+        bound_s = host.service._settings.lifecycle.fencing_timeout_ms / 1000 * CLOCK_SLACK
+        contact = self._contact.get(host.name)
+        if contact is not None and self._ledger.world.now() - contact <= bound_s:
+            return
+        self.self_fenced += 1
+        if not why_fenced:
+            age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
+            raise CheckFailedError(
+                f"{host.name} takes a new request; a controller accepted {age} what it said last, and it has to fence itself"
+            )
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if type(message) is pb.ControllerRequest:
+            kind = message.WhichOneof("body")
+            if kind in ("broker_heartbeat", "register_broker"):
+                key = host.name, peer, message.correlation_id
+                self._sent.pop(key, None)
+                self._sent[key] = kind, getattr(message, kind).broker_id, self._ledger.world.now()
+                if len(self._sent) > SENT_MAX:
+                    del self._sent[next(iter(self._sent))]
+        elif type(message) is pb.ControllerResponse:
+            found = self._sent.pop((peer, host.name, message.correlation_id), None)
+            if found is not None:
+                self._answered(host.name, peer, message, *found)
+
+    def _answered(
+        self, controller: str, peer: str, response: pb.ControllerResponse, kind: str, broker_id: int, sent_at: float
+    ) -> None:
+        if not response.HasField("error"):
+            self._contact[peer] = max(sent_at, self._contact.get(peer, sent_at))
+        epoch, left_at = self._left.get(broker_id, (0, sent_at))
+        if kind != "register_broker" or left_at >= sent_at or response.controller_epoch < epoch:
+            return
+        self.after_leave += 1
+        if response.error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            raise CheckFailedError(
+                f"{controller} tells {peer} that broker {broker_id} has a living session; it left in order at {left_at:.3f}"
+            )
+
+    # --- what is committed --------------------------------------------------------------------------------------------
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for record in records:
+            message = record.message
+            if record.type == RecordType.FEATURE_LEVEL:
+                self._features[message.name] = message.feature_level
+            elif record.type == RecordType.REGISTER_BROKER:
+                if self._epochs.get(message.broker_id) != message.broker_epoch and not message.fenced:
+                    raise CheckFailedError(f"broker {message.broker_id} is unfenced at its registration")
+                self._epochs[message.broker_id] = message.broker_epoch
+                self._left.pop(message.broker_id, None)
+            elif record.type == RecordType.UNREGISTER_BROKER:
+                self._left.pop(message.broker_id, None)
+            elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and message.fenced:
+                if message.in_controlled_shutdown:
+                    self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
+                elif not heartbeats_in_force(self._features):
+                    raise CheckFailedError(
+                        f"broker {message.broker_id} is fenced ({message.reason}) at {logged.header.base_offset},"
+                        " where heartbeats are not in force"
+                    )

@@ -1,0 +1,89 @@
+"""Mutants of brokers' lives (KIP-343): who counts, until when, and what the double roll leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import LEAVES, LIVES, UNFENCING
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+ROLLED = replace(
+    UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
+)
+
+MUTANTS = (
+    Mutant(
+        "self-fencing-off",
+        "a broker that reaches no controller never fences itself",
+        (Edit("broker.lifecycle:Lifecycle.self_fenced", "silent = self._heartbeats and", "silent = False and"),),
+        LIVES,
+        "brokers that sleep, or are cut off, for longer than their timeout",
+    ),
+    Mutant(
+        "unfenced-at-registration",
+        "a broker counts from its registration on, whatever it has applied",
+        (Edit("controller.registration:register_broker", "epoch, fenced=True,", "epoch, fenced=False,"),),
+        LIVES,
+    ),
+    Mutant(
+        "leave-keeps-session",
+        "a leave does not end the session",
+        (Edit("controller.heartbeats:_leave", "        state.forget(broker.id)\n", ""),),
+        LEAVES,
+        "brokers that leave, and others under their ids",
+    ),
+    Mutant(
+        "fenced-without-heartbeats",
+        "silence fences where heartbeats are not in force, too",
+        (Edit("controller.active:ActiveController._fence_silent", " and not heartbeats_off(self.state)", ""),),
+        LIVES,
+        "the double roll, brokers that die",
+    ),
+    Mutant(
+        "lao-without-heartbeats",
+        "LAO is announced while brokers join without having applied anything",
+        (Edit("controller.lao:LaoTracker.lao", "self._off or ", ""),),
+        ROLLED,
+        "the double roll, brokers that die",
+    ),
+    Mutant(
+        "unvouched-count-at-once",
+        "when heartbeats come into force, whoever joined without them counts with what it has",
+        (
+            Edit(
+                "controller.lao:LaoTracker._count",
+                " and not (broker.unvouched and applied < self._vouched_from)",
+                "",
+            ),
+        ),
+        ROLLED,
+        "the double roll, brokers that die",
+    ),
+    Mutant(
+        "told-before-heartbeats",
+        "a broker reads at a LAO that it was told before heartbeats came into force",
+        (
+            Edit(
+                "broker.view:View.repeatable",
+                "if not self.heartbeats or self._told < self._heartbeats_from:",
+                "if False:",
+            ),
+        ),
+        ROLLED,
+        "the double roll, brokers that die",
+    ),
+    Mutant(
+        "rejoins-unaware",
+        "without heartbeats a broker counts again though it does not know that it was fenced",
+        (
+            Edit(
+                "controller.lao:LaoTracker.may_join",
+                "return broker.epoch > self._off_from or broker.applied >= self._off_from",
+                "return True",
+            ),
+        ),
+        ROLLED,
+        "the double roll, brokers that are behind",
+    ),
+)
