@@ -13,7 +13,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import failover, fencing, peers, propagation
+from benchmarks import failover, fencing, lives, peers, propagation
 from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
@@ -67,7 +67,17 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
         "one write at 20/s until the last of three brokers shows it",
         lambda quorum, seconds, runs: [propagation.propagation(quorum, 3, period_s=0.05, seconds=seconds)],
     ),
+    "k6": (
+        "a broker that is killed or stopped: until the others know, and until it is back",
+        lambda quorum, seconds, runs: lives.broker_lives(quorum, max(3, runs)),
+    ),
+    "k7": (
+        "heartbeats of 0, 100, 1,000 brokers, every 2 s each",
+        lambda quorum, seconds, runs: lives.heartbeats(quorum, max(10.0, seconds)),
+    ),
 }
+BROKERS = {"k6": 3}
+"""Workloads that want brokers as processes."""
 
 
 def main(
@@ -81,7 +91,7 @@ def main(
     """Measure one workload on three real nodes with real fsync, and print it beside the machine's limits."""
     if workload not in WORKLOADS:
         raise typer.BadParameter(f"{workload} is none of {', '.join(WORKLOADS)}")
-    with Quorum(directory) as quorum:
+    with Quorum(directory, brokers=BROKERS.get(workload, 0)) as quorum:
         machine = uvloop.run(limits(directory))
         ours = WORKLOADS[workload][1](quorum, seconds, runs)
     result: Result = {"workload": workload, "what": WORKLOADS[workload][0], "limits": machine, "ours": ours}

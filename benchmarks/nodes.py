@@ -16,17 +16,20 @@ POLL_S = 0.02
 class Quorum:
     """Controllers as processes; stopped, and their data removed, at the end of the ``with``."""
 
-    def __init__(self, directory: Path, nodes: int = 3) -> None:
+    def __init__(self, directory: Path, nodes: int = 3, brokers: int = 0) -> None:
         self.directory = directory
         self._nodes = nodes
+        self._brokers = brokers
 
     def __enter__(self) -> Quorum:
         shutil.rmtree(self.directory, ignore_errors=True)
-        self._cluster = LocalCluster(self.directory, controllers=self._nodes, brokers=0)
+        self._cluster = LocalCluster(self.directory, controllers=self._nodes, brokers=self._brokers)
         self._cluster.generate()
         try:
             self._cluster.start_controllers()
             self.leader()
+            self._cluster.start_brokers()
+            self._cluster.wait_ready(self.brokers, START_TIMEOUT_S)
         except BaseException:
             self._cluster.delete()
             raise
@@ -52,6 +55,28 @@ class Quorum:
         """Of the processes that run."""
         pids = (self._cluster.pid(node.name) for node in self._cluster.controllers)
         return [pid for pid in pids if pid is not None]
+
+    @property
+    def brokers(self) -> list[str]:
+        """Names of the broker nodes."""
+        return [node.name for node in self._cluster.brokers]
+
+    def endpoint(self, name: str) -> str:
+        """host:port of a node."""
+        return self._cluster.node(name).endpoint
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run."""
+        self._cluster.start(name)
+
+    def kill(self, name: str, number: int) -> None:
+        """Send a signal to a node by its name."""
+        self._cluster.kill(name, number)
+
+    def wait_gone(self, name: str) -> None:
+        """Until its process has ended. Raises TimeoutError."""
+        if not self._cluster.wait_gone(name, timeout_s=40):
+            raise TimeoutError(f"{name} has not ended")
 
     def signal(self, node: int, number: int) -> None:
         """Send a signal to one node."""

@@ -11,6 +11,7 @@ from simulation.mutants.mutant import Mutant
 ROLLED = replace(
     UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
 )
+LATE_ROLL = replace(ROLLED, faults={**ROLLED.faults, "message_late": 0.05, "kill_broker": 0.5})
 
 MUTANTS = (
     Mutant(
@@ -44,7 +45,7 @@ MUTANTS = (
         "lao-without-heartbeats",
         "LAO is announced while brokers join without having applied anything",
         (Edit("controller.lao:LaoTracker.lao", "self._off or ", ""),),
-        ROLLED,
+        LATE_ROLL,
         "the double roll, brokers that die",
     ),
     Mutant(
@@ -57,7 +58,7 @@ MUTANTS = (
                 "",
             ),
         ),
-        ROLLED,
+        LATE_ROLL,
         "the double roll, brokers that die",
     ),
     Mutant(
