@@ -85,7 +85,7 @@ async def _life(quorum: Quorum, name: str, witness: Witness, way: str) -> dict[s
     out: dict[str, float] = {}
     if way != "kill -9, back at once":
         out["until_out"] = await witness.until(active=False) - begun
-    await asyncio.to_thread(quorum.wait_gone, name)
+    await asyncio.to_thread(quorum.wait_ended, name)
     if way == "sigterm":
         out["until_exit"] = time.monotonic() - begun
     out["start_until_port_open"], out["port_open_until_unfenced"] = await _restart(quorum, name, witness, epoch)

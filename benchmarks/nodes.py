@@ -73,7 +73,7 @@ class Quorum:
         """Send a signal to a node by its name."""
         self._cluster.kill(name, number)
 
-    def wait_gone(self, name: str) -> None:
+    def wait_ended(self, name: str) -> None:
         """Until its process has ended. Raises TimeoutError."""
         if not self._cluster.wait_gone(name, timeout_s=40):
             raise TimeoutError(f"{name} has not ended")

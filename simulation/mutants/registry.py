@@ -17,6 +17,16 @@ from simulation.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for module in (in_quorum, in_controller, in_partitions, in_assignments, in_snapshots, in_lao, in_broker, in_reads, in_lifecycle)
+    for module in (
+        in_quorum,
+        in_controller,
+        in_partitions,
+        in_assignments,
+        in_snapshots,
+        in_lao,
+        in_broker,
+        in_reads,
+        in_lifecycle,
+    )
     for mutant in module.MUTANTS
 }
