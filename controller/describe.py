@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from controller.decision import Decision
+from controller.partition_change import NO_LEADER, RECOVERING
 from controller.state import ControllerState
 from raftlog.metadata.entities import Broker
+from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Decision:
     """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
     image, lao = state.committed, state.lao
-    leaders = Counter(partition.leader for partition in image.partitions.values())
+    leaders, partitions = _count(image)
     body = rpc.DescribeBrokersResponse(
         brokers=[
             rpc.DescribedBroker(
@@ -39,8 +41,28 @@ def describe_brokers(state: ControllerState, now: float) -> Decision:
         high_watermark=image.offset + 1,
         held_back_by=lao.held_back_by(),
         held_back_ms=state.hold_up.held_ms(now),
+        partitions=partitions,
     )
     return Decision([], body)
+
+
+def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
+    """How many partitions each broker leads, and how many want attention."""
+    leaders: Counter[int] = Counter()
+    away = reassigning = recovering = 0
+    for partition in image.partitions.values():
+        leader = partition.leader
+        leaders[leader] += 1
+        away += leader != partition.replicas[0]
+        reassigning += bool(partition.adding_replicas or partition.removing_replicas)
+        recovering += partition.leader_recovery_state == RECOVERING
+    return leaders, rpc.PartitionCounts(
+        total=len(image.partitions),
+        offline=leaders[NO_LEADER],
+        not_led_by_preferred=away,
+        reassigning=reassigning,
+        recovering=recovering,
+    )
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:

@@ -77,6 +77,13 @@ def list_(
                 "lao_unknown_reason": answer.lao_unknown_reason or None,
                 "held_back_by": list(answer.held_back_by),
                 "held_back_ms": answer.held_back_ms,
+                "partitions": {
+                    "total": answer.partitions.total,
+                    "offline": answer.partitions.offline,
+                    "not_led_by_preferred": answer.partitions.not_led_by_preferred,
+                    "reassigning": answer.partitions.reassigning,
+                    "recovering": answer.partitions.recovering,
+                },
                 "brokers": rows,
             }
         )
@@ -85,6 +92,7 @@ def list_(
         COLUMNS, map(_cells, rows), right=("EPOCH", "APPLIED", "TOLD", "LAG", "HEARD MS", "LEADS", "REPLICAS", "FOR")
     )
     print_line(f"high watermark {answer.high_watermark}; lowest acknowledged offset {_lao(answer)}")
+    print_line(_partitions(answer.partitions))
 
 
 @app.command(epilog=EPILOG)
@@ -153,6 +161,17 @@ def span(ms: int) -> str:
         if ms >= 2 * size:
             return f"{ms // size} {unit}"
     return f"{ms} ms"
+
+
+def _partitions(counts: Any) -> str:
+    """What there is, and what wants attention."""
+    wanting = (
+        (counts.offline, "without a leader"),
+        (counts.not_led_by_preferred, "not led by their preferred leader"),
+        (counts.reassigning, "moving"),
+        (counts.recovering, "recovering under an unclean leader"),
+    )
+    return ", ".join([f"{counts.total} partitions", *(f"{number} {what}" for number, what in wanting if number)])
 
 
 def _lao(answer: Any) -> str:

@@ -111,6 +111,17 @@ def _brokers(now: Any) -> Iterator[Metric]:
         "Milliseconds that the lowest acknowledged offset has stood still behind the high watermark, or been unknown.",
         now.held_back_ms,
     )
+    counts = now.partitions
+    yield gauge("kafka_controller_offline_partitions_count", "Partitions without a leader.", counts.offline)
+    yield gauge(
+        "kafka_controller_preferred_replica_imbalance_count",
+        "Partitions that their preferred leader does not lead.",
+        counts.not_led_by_preferred,
+    )
+    yield gauge("raftlog_reassigning_partitions", "Reassignments under way.", counts.reassigning)
+    yield gauge(
+        "raftlog_recovering_partitions", "Partitions whose unclean leader has not recovered yet.", counts.recovering
+    )
     held_back = set(now.held_back_by)
     yield gauge(
         "raftlog_broker_holds_lowest_acknowledged_offset",

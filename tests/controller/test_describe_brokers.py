@@ -3,6 +3,7 @@ from __future__ import annotations
 from deciding import Cell
 
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def test_all_brokers_with_what_the_controller_alone_knows() -> None:
@@ -86,3 +87,27 @@ def test_nothing_pending_is_shown() -> None:
     body = cell.send(rpc.DescribeBrokersRequest())
     assert [broker.broker_id for broker in body.brokers] == [1]
     assert body.high_watermark == end
+
+
+def test_how_many_partitions_want_attention() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2), (1, 2), (2, 3), name="a")
+    cell.create_on((3,), name="b")
+    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
+    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="a", partitions=[wanted])]))
+
+    def counts() -> tuple[int, ...]:
+        found = cell.send(rpc.DescribeBrokersRequest()).partitions
+        return found.total, found.offline, found.not_led_by_preferred, found.reassigning, found.recovering
+
+    assert counts() == (4, 0, 1, 1, 0)
+    cell.silence(3)
+    assert counts() == (4, 1, 2, 1, 0)
+    cell.silence(1)
+    assert counts() == (4, 1, 3, 1, 0)
+    cell.silence(2)
+    cell.beat(3)
+    cell.beat(3)
+    assert counts() == (4, 3, 3, 1, 0)
+    cell.send(rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN))
+    assert counts() == (4, 1, 2, 1, 2)
