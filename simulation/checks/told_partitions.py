@@ -63,13 +63,15 @@ class ToldPartitions(Checker):
     def _changed(self, said: Any, offset: int) -> None:
         states = self._states[said.topic_id, said.partition_id]
         old = states[-1]
+        # Named, or a replica gone: who was one must not go on under the epoch it knew.
+        gone = said.HasField("replicas") and not set(old.replicas) <= set(said.replicas.ids)
         states.append(
             _State(
                 offset,
                 tuple(said.replicas.ids) if said.HasField("replicas") else old.replicas,
                 tuple(said.isr.ids) if said.HasField("isr") else old.isr,
                 said.leader if said.HasField("leader") else old.leader,
-                old.leader_epoch + said.HasField("leader"),
+                old.leader_epoch + (said.HasField("leader") or gone),
                 old.partition_epoch + 1,
             )
         )

@@ -50,7 +50,7 @@ MUTANTS = (
             ),
             Edit(
                 "controller.lao:LaoTracker.lao",
-                "return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor",
+                "return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor",
                 "return self._floor",
             ),
         ),
@@ -156,11 +156,26 @@ MUTANTS = (
         (
             Edit(
                 "controller.lao:LaoTracker.lao",
-                "return -1 if self._by_applied and self._by_applied[0][0] < 0 else self._floor",
+                "return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor",
                 "return self._high_watermark - 1 if not self._by_applied else -1 if self._by_applied[0][0] < 0 else self._floor",
             ),
         ),
         replace(UNFENCING, brokers=1),
         "a time without brokers",
+    ),
+    Mutant(
+        "lao-forgets-stopping",
+        "a broker in controlled shutdown does not count any more, though it goes on serving reads",
+        (
+            Edit(
+                "controller.lao:LaoTracker._membership_changed",
+                '            if message.HasField("fenced"):\n'
+                "                self._set_fenced(broker, message.fenced, batch_end)",
+                '            if message.HasField("fenced") or message.in_controlled_shutdown:\n'
+                "                self._set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)",
+            ),
+        ),
+        replace(SLOW, topics_share=0.6, faults={"stop_broker": 0.7, "clog": 1.0}),
+        "brokers that leave in order, slow links to them",
     ),
 )

@@ -80,6 +80,7 @@ MUTANTS = (
         (Edit("broker.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
         STRICT,
         "brokers cut off for longer than their session",
+        known=1,
     ),
     Mutant(
         "strict-below-applied",
