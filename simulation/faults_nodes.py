@@ -176,6 +176,6 @@ RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
         kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
-        twin_broker, heartbeats_lost, burst,
+        stop_broker, twin_broker, heartbeats_lost, burst,
     )
 }  # fmt: skip
