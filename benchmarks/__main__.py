@@ -17,6 +17,7 @@ from benchmarks import failover, fencing, lives, peers, propagation
 from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
+from benchmarks.produce import produce
 from benchmarks.scale import scale
 from raftlog.errors import ConfigError
 
@@ -52,6 +53,10 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     "w9": (
         "SIGTERM of the leader under a retrying writer",
         lambda quorum, seconds, runs: [failover.failovers(quorum, signal.SIGTERM, max(5, runs))],
+    ),
+    "d1": (
+        "records with acks=all to six partitions of three replicas",
+        lambda quorum, seconds, runs: produce(quorum, seconds),
     ),
     "k_fence": (
         "fencing a broker with 1,000 partitions, of 10,000 and of 100,000",

@@ -78,6 +78,15 @@ class Quorum:
         if not self._cluster.wait_gone(name, timeout_s=40):
             raise TimeoutError(f"{name} has not ended")
 
+    def start_brokers(self, count: int) -> tuple[list[str], list[int]]:
+        """Start brokers beside the quorum, and wait until they serve: their endpoints and pids. They end with the quorum."""
+        names = [self._cluster.add_broker().name for _ in range(count)]
+        for name in names:
+            self._cluster.start(name)
+        self._cluster.wait_ready(names, START_TIMEOUT_S)
+        pids = (self._cluster.pid(name) for name in names)
+        return [self._cluster.node(name).endpoint for name in names], [pid for pid in pids if pid is not None]
+
     def signal(self, node: int, number: int) -> None:
         """Send a signal to one node."""
         self._cluster.kill(f"controller-{node}", number)

@@ -70,6 +70,7 @@ class RequestServer:
         self._links: dict[Link, None] = {}
         self._data = data
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._closing = False
 
     def accept(self, link: Link) -> RequestServer:
@@ -184,12 +185,13 @@ class RequestServer:
     def _arm(self) -> None:
         """One timer for all parked reads, set to the earliest deadline there was when it was set."""
         deadline = self._gate.next_deadline
-        if self._timer is not None and self._timer.when() <= deadline:
+        if self._timer is not None and self._timer_at <= deadline:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if len(self._gate):
+            self._timer_at = deadline
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:

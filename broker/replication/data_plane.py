@@ -78,6 +78,7 @@ class DataPlane:
         self._stood: ev.StandingChanged | None = None
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
         self._checks: asyncio.TimerHandle | None = None
         self._flush_token = -1
         self._flush_due = False
@@ -206,11 +207,13 @@ class DataPlane:
             return
         at = self._replicas.next_deadline()
         if self._timer is not None:
-            if self._timer.when() <= at:
+            # Not Handle.when: uvloop gives a handle without it for what is due at once.
+            if self._timer_at <= at:
                 return
             self._timer.cancel()
             self._timer = None
         if at != NEVER:
+            self._timer_at = at
             self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:

@@ -39,9 +39,9 @@ class Records:
         resource = pb.AlterConfigsResource(resource_type=TOPIC_CONFIG, resource_name=self._topic, configs=[config])
         request = pb.IncrementalAlterConfigsRequest(resources=[resource])
         response = await self._world.all_brokers.write(request, principal="demo")
-        error = response.incremental_alter_configs.results[0].error
-        if error.error_code:
-            raise DemoError(f"min.insync.replicas of {self._topic}: {error.error_message}")
+        for result in response.incremental_alter_configs.results:
+            if result.error.error_code:
+                raise DemoError(f"min.insync.replicas of {self._topic}: {result.error.error_message}")
         self._tasks = [asyncio.create_task(self._write(index)) for index in range(self._partitions)]
 
     async def _write(self, index: int) -> None:

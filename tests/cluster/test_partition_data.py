@@ -27,6 +27,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         ran = raftlog(*create, "--acks", "visible", "--bootstrap-server", made.bootstrap_servers)
         assert ran.code == 0, ran
         yield made
+        for node in made.brokers:
+            # A handler that fails costs a link, and the client an unknown outcome: nothing else would tell.
+            told = made.log_path(node.name).read_text()
+            assert "a link handler failed" not in told
+            assert "Traceback" not in told
     finally:
         for node in made.nodes:
             made.kill(node.name, signal.SIGCONT)
