@@ -1,5 +1,7 @@
 """What the controller does about leaders by itself: preferred ones back to work, and unclean ones in topics that allow them.
 
+Reassignments that nobody has completed are completed on the way.
+
 Now and then it looks through all partitions, a slice at a time with a pause between two, and elects what it has found, at most 1,000
 partitions a batch. So no request waits longer than for one slice, however many partitions there are.
 """
@@ -13,7 +15,7 @@ from itertools import islice
 
 from controller.decision import Decision
 from controller.leader_elections import elect, wants_preferred, wants_unclean
-from controller.partition_change import Brokers, Election
+from controller.partition_change import Brokers, Election, is_overdue
 from controller.settings import ControllerSettings
 from raftlog.metadata.config_layers import unclean_election_enabled
 from raftlog.metadata.entities import Partition
@@ -105,7 +107,7 @@ class _Run:
         return records
 
     def _election(self, view: ImageView, brokers: Brokers, partition: Partition) -> Election | None:
-        if self.preferred and wants_preferred(brokers, partition):
+        if self.preferred and (wants_preferred(brokers, partition) or is_overdue(partition)):
             return Election.PREFERRED
         if self.unclean and wants_unclean(brokers, partition) and unclean_election_enabled(view, partition.topic_id):
             return Election.UNCLEAN

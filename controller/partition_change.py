@@ -108,10 +108,20 @@ def next_state(
         wanted, members = _completed(wanted, members)
     leader = choose_leader(brokers, partition.leader, wanted.replicas, members, election)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = next(filter(brokers.active, wanted.replicas), NO_LEADER)
+        # Who is only being added may have nothing yet: last.
+        candidates = (*wanted.original, *wanted.adding)
+        leader = next(filter(brokers.active, candidates), NO_LEADER)
         if leader != NO_LEADER:
             members, recovery_state = (leader,), RECOVERING
     return _record(partition, wanted, members or partition.isr, leader, recovery_state)
+
+
+def is_overdue(partition: Partition) -> bool:
+    """Whether a reassignment could be complete and is not: a controller of an earlier build has taken the last replica in."""
+    if not partition.adding_replicas and not partition.removing_replicas:
+        return False
+    present = assignment_of(partition)
+    return _completed(present, partition.isr)[0] != present
 
 
 def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment, tuple[int, ...]]:

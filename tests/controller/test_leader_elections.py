@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 from deciding import Cell
+from msgspec.structs import replace
 
+from controller.decision import Decision
+from controller.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
-from raftlog.metadata.records import RecordType
+from raftlog.metadata.records import RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECOVERING = 1
 UNKNOWN, NOT_NEEDED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.ELECTION_NOT_NEEDED
@@ -331,3 +335,37 @@ def test_a_topic_that_begins_to_allow_unclean_leaders_gets_them_after_the_interv
     partition = cell.partition(topic)
     assert (partition.leader, partition.leader_recovery_state) == (1, RECOVERING)
     assert cell.partition(strict).leader == -1
+
+
+def test_a_reassignment_that_an_earlier_build_left_behind_is_completed() -> None:
+    """Its controller takes the last replica in and knows nothing of completing."""
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
+    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
+    cell.propose(Decision([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))]))
+    assert not is_overdue(cell.partition(topic))
+    cell.propose(Decision([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2, 3])))]))
+    assert is_overdue(cell.partition(topic))
+    assert _alive(cell, 320) == [1]
+    partition = cell.partition(topic)
+    assert (partition.replicas, partition.isr, partition.adding_replicas) == ((3, 2), (2, 3), ())
+    assert not is_overdue(partition)
+    only_added = replace(partition, replicas=(3, 2), isr=(3, 2), adding_replicas=(2,))
+    assert is_overdue(only_added)
+    assert not is_overdue(replace(only_added, isr=(3,)))
+    assert _alive(cell, 320) == []
+
+
+def test_an_unclean_leader_is_rather_one_that_was_there_than_one_that_is_being_added() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2))
+    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 4]))
+    cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
+    assert cell.partition(topic).replicas == (3, 4, 1, 2)
+    cell.silence(1)
+    cell.silence(2)
+    _back(cell, 1)
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (0, 1)}
+    cell.silence(1)
+    assert _results(cell.send(_request(("t", [0]), kind=rpc.UNCLEAN))) == {("t", 0): (0, 3)}
