@@ -52,7 +52,8 @@ class IdSeeker:
         self._until = now + timeout_ms / 1000
         self._began = now
         self._next_at = now
-        self._last_error = "the controller has not answered"
+        self.last_error = "the controller has not answered"
+        """Why there is no id yet."""
         limits = TransportLimits(
             reconnect_backoff_min_ms=retry_backoff_min_ms,
             reconnect_backoff_max_ms=max(retry_backoff_min_ms, RETRY_BACKOFF_MAX_MS),
@@ -69,7 +70,7 @@ class IdSeeker:
         """What to ask now, if it is time."""
         if self.result is None and now >= self._until:
             self._leave(
-                f"no broker id was given within {self._timeout_ms / 1000:g} s (initial.broker.registration.timeout.ms): {self._last_error}"
+                f"no broker id was given within {self._timeout_ms / 1000:g} s (initial.broker.registration.timeout.ms): {self.last_error}"
             )
         if self.result is not None or now < self._next_at:
             return None
@@ -82,7 +83,7 @@ class IdSeeker:
 
     def failed(self, error: ApiError, now: float) -> None:
         """It was refused, or nothing is known: asked again, unless there is no point in it."""
-        self._last_error = str(error)
+        self.last_error = str(error)
         self._next_at = now + self._backoff.next_s()
         if error.outcome_unknown or error.code not in {*HOPELESS, ErrorCode.POLICY_VIOLATION}:
             return

@@ -78,8 +78,10 @@ async def _ask(
     try:
         reply = checked(await client.send(request, ASK_TIMEOUT_S)).register_broker
     except ApiError as error:
+        # Once for each new reason: who waits for a session to end asks every second.
+        if str(error) != seeker.last_error:
+            log.warning("no broker id yet", error=str(error))
         seeker.failed(error, asyncio.get_running_loop().time())
-        log.warning("no broker id yet", error=str(error))
         return
     source = controller_pb2.BrokerIdSource.Name(reply.id_source).removeprefix("BROKER_ID_").lower()
     seeker.answered(reply.broker_id, source, reply.id_reason)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from raftlog.metadata.versions import supports_hostnames
 from raftlog.transport.api import Conversation
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.loop import host_context
@@ -139,6 +140,45 @@ async def stop_broker(world: World, rng: random.Random) -> None:
         world.happened("stop_broker")
 
 
+async def lose_broker_disk(world: World, rng: random.Random) -> None:
+    """A broker dies with its disk, and is started on an empty one that names no broker: its host has to do (KIP-426).
+
+    Not where twins move brokers to other hosts: then it is right that the host does not say it.
+    """
+    if "twin_broker" in world.config.faults:
+        return
+    host = rng.choice(world.members)
+    active = world.active()
+    known = active is not None and supports_hostnames(active.image.features) and host.name in active.image.hostnames
+    if host.service is None or host.disk is not None or not known:
+        return
+    world.note(host.name, "killed, and its disk lost")
+    world.happened("lose_broker_disk")
+    host.kill()
+    host.lose_disk()
+    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 12.0))))
+    start_again(world, host)
+
+
+async def newcomer(world: World, rng: random.Random) -> None:
+    """A broker without an id on a host that nobody knows is given one, and leaves before it does anything."""
+    active = world.active()
+    if active is None or not supports_hostnames(active.image.features):
+        return
+    host = world.make_newcomer()
+    world.brokers.append(host)
+    world.note(host.name, "started without an id")
+    host.start()
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        if host.broker_id >= 0:
+            world.happened("newcomer")
+            world.note(host.name, f"is broker {host.broker_id}")
+            break
+    host.kill()
+    world.brokers.remove(host)
+
+
 async def twin_broker(world: World, rng: random.Random) -> None:
     """A second process under the id of a broker, on another machine, for a while."""
     model = rng.choice(world.members)
@@ -176,6 +216,6 @@ RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
         kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
-        stop_broker, twin_broker, heartbeats_lost, burst,
+        stop_broker, lose_broker_disk, newcomer, twin_broker, heartbeats_lost, burst,
     )
 }  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.lifecycle import Exit
+from broker.seeking import seek_id
 from broker.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service import ControllerService
@@ -19,7 +20,7 @@ from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.storage.api import LogStore, NodeIdentity
+from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.disk import SimDisk
 from simulation.loop import HostDiedError, host_context
 from simulation.network import SimNetwork
@@ -29,6 +30,7 @@ from simulation.watching import Watch
 START_OF_TIME_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
 CLUSTER_ID = "simulated"
+SUPERVISOR_S = 1.0
 
 Note = Callable[[str, str], None]
 """(host, what happened), for the transcript."""
@@ -221,6 +223,9 @@ class BrokerHost:
         """By how much this host's wall clock is wrong."""
         self.service: BrokerService | None = None
         self.incarnation = 0
+        self._stored_id = settings.broker_id
+        self._disks = 0
+        self._seeking = False
         self._tap = watch.sender(self)
 
     @property
@@ -240,17 +245,60 @@ class BrokerHost:
         return done.exception() if done is not None and done.done() else None
 
     def start(self) -> None:
-        """Start a new incarnation."""
+        """Start a new incarnation. Nothing happens to one that has no id yet and looks for it."""
+        if self._seeking:
+            return
         self.incarnation += 1
         self.network.tap(self.name, self._tap)
         host_context(self.name).run(self._start)
 
+    def lose_disk(self) -> None:
+        """An empty disk, formatted without a broker id, for the next start."""
+        self._disks += 1
+        self._stored_id = NO_NODE_ID
+
+    @property
+    def broker_id(self) -> int:
+        """What its directory says; NO_NODE_ID: nothing yet."""
+        return self._stored_id
+
     def _start(self) -> None:
-        service = self.service = BrokerService(
-            self._settings,
+        incarnation_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
+        if self._stored_id == NO_NODE_ID:
+            self._seeking = True
+            asyncio.get_running_loop().create_task(self._seek(incarnation_id), name=f"{self.name} seeks its id")
+        else:
+            self._serve(incarnation_id)
+
+    def _process(self) -> Process:
+        directory_id = (
+            self.disk.directory_id if self.disk else f"dir-{self.name}" + f"-{self._disks}" * (self._disks > 0)
+        )
+        return Process("boot", directory_id, 1, self.id + 1000 * self._disks)
+
+    async def _seek(self, incarnation_id: str) -> None:
+        found = await seek_id(
+            replace(self._settings, broker_id=NO_NODE_ID),
             self.network.transport_for(self.name),
-            process=Process("boot", self.disk.directory_id if self.disk else f"dir-{self.name}", 1, self.id),
-            incarnation_id=str(uuid.UUID(int=self._rng.getrandbits(128))),
+            process=self._process(),
+            incarnation_id=incarnation_id,
+            rng=random.Random(self._rng.getrandbits(64)),
+            stopping=asyncio.Event(),
+        )
+        self._seeking = False
+        if isinstance(found, Exit):
+            # As a supervisor would: somebody else's session may have to end first.
+            asyncio.get_running_loop().call_later(SUPERVISOR_S, self.start)
+            return
+        self._stored_id = self.id = found.broker_id
+        self._serve(incarnation_id)
+
+    def _serve(self, incarnation_id: str) -> None:
+        service = self.service = BrokerService(
+            replace(self._settings, broker_id=self._stored_id),
+            self.network.transport_for(self.name),
+            process=self._process(),
+            incarnation_id=incarnation_id,
             rng=random.Random(self._rng.getrandbits(64)),
             store=self.disk.open() if self.disk is not None else None,
             wall_clock_ms=self._wall_clock_ms,
@@ -268,6 +316,9 @@ class BrokerHost:
 
     def kill(self, reason: str = "killed") -> None:
         """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
+        if self._seeking:
+            self._seeking = False
+            self.network.crash(self.name)
         if self.service is not None:
             self.service = None
             self.network.crash(self.name)

@@ -16,7 +16,7 @@ from simulation.fault_list import FAULTS
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
-DRAWN_APART = ("stop_broker", "roll_heartbeats")
+DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer")
 """Drawn by a generator of their own, for the same reason."""
 
 

@@ -40,6 +40,7 @@ TRANSCRIPT_LINES = 400
 RESTART_S = 1.0
 """A process that ended by itself is started again after this long."""
 OBSERVER_IDS = 101
+NEWCOMER_IDS = 900
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class World:
         self._digest = hashlib.sha256()
         self._seen: dict[str, str] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        self._newcomers = 0
         self.lasting = False
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
         self.core: dict[str, None] = {}
@@ -155,6 +157,13 @@ class World:
             broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
         )
         return BrokerHost(self.network, settings, self.rng(name or f"b{broker_id}"), self.watch)
+
+    def make_newcomer(self) -> BrokerHost:
+        """A broker without an id, on a host that nobody knows."""
+        self._newcomers += 1
+        host = self.make_broker(NEWCOMER_IDS + self._newcomers, f"n{self._newcomers}")
+        host.lose_disk()
+        return host
 
     def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
         """Give a host an empty disk; what has happened to the old one stays counted."""

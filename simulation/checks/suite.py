@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulation.checks.api import Checker
+from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
 from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
@@ -39,6 +40,7 @@ def all_checkers() -> list[Checker]:
         Partitions(ledger),
         Incarnations(ledger),
         Lifecycles(ledger),
+        BrokerIds(ledger),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),

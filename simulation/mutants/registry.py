@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.mutants import (
     in_assignments,
     in_broker,
+    in_broker_ids,
     in_controller,
     in_lao,
     in_lifecycle,
@@ -25,6 +26,7 @@ MUTANTS: dict[str, Mutant] = {
         in_snapshots,
         in_lao,
         in_broker,
+        in_broker_ids,
         in_reads,
         in_lifecycle,
     )

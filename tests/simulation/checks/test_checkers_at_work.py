@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
+from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
 from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
@@ -54,6 +55,7 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[States].compared > 100
     assert found[States].snapshots > 3
     assert found[Brokers].repeatable > 20
+    assert len(found[BrokerIds]._hosts) == CONFIG.brokers
     assert found[Partitions].proposals > 0
     assert found[Partitions].with_epochs > 0
     assert found[Partitions].answers > 0
