@@ -95,6 +95,11 @@ def test_proposed_and_unanswered() -> None:
     assert row.differences[0].text == "broker 1 has proposed the same members in other epochs"
 
 
+def test_a_leader_that_is_behind_and_proposes_is_said_to_do_both() -> None:
+    (row,) = compare(committed(shrink()), answers((1, [led(B, 0, (1, 2, 3), proposed=(1, 2))])), [(B, 0)])
+    assert [one.why for one in row.differences] == [Why.LEADER_BEHIND, Why.PROPOSED]
+
+
 def test_the_leaders_image_is_behind() -> None:
     for change, behind in ((shrink(), B_ONE), (rec.PartitionChangeRecord(topic_id=B, leader=1), B_ONE), (shrink(), [])):
         (row,) = compare(committed(change), answers((1, behind)), [(B, 0)])
