@@ -18,6 +18,7 @@ from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
 from benchmarks.produce import produce
+from benchmarks.replicas import reopen
 from benchmarks.scale import scale
 from raftlog.errors import ConfigError
 
@@ -57,6 +58,10 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     "d1": (
         "records with acks=all to six partitions of three replicas",
         lambda quorum, seconds, runs: produce(quorum, seconds),
+    ),
+    "d2": (
+        "a broker's partition replicas opened and checked: many small ones, and a gigabyte",
+        lambda quorum, seconds, runs: reopen(quorum.directory.parent / "replicas"),
     ),
     "k_fence": (
         "fencing a broker with 1,000 partitions, of 10,000 and of 100,000",
