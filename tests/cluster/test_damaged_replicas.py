@@ -1,0 +1,58 @@
+"""A broker whose partition replicas are damaged or gone does not start, and says what is wrong; what is sound it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from cluster_kit import one_message, raftlog, says
+
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.cli.local import LocalCluster
+from raftlog.storage.partition_opening import open_partition_store
+
+BROKER = "broker-2"
+TOPIC_ID = b"t" * 16
+
+
+async def fill(directory: Path) -> None:
+    """Two replicas with some data, closed in order."""
+    store = open_partition_store(directory, asyncio.get_running_loop())
+    store.recover()
+    for base in range(20):
+        chunk = batch.encode([RecordData(1, 0, b"x" * 500)], base_offset=base, epoch=1, timestamp_ms=1)
+        for index in (0, 1):
+            store.append((TOPIC_ID, index), chunk, base, base + 1)
+    store.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> tuple[Path, Path]:
+    """Its configuration and its directory; no controller runs."""
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=1)
+    cluster.generate()
+    asyncio.run(fill(cluster.data_path(BROKER)))
+    return cluster.config_path(BROKER), cluster.data_path(BROKER)
+
+
+def test_flipped_bytes_are_found_before_anything_is_served(broker: tuple[Path, Path]) -> None:
+    config, directory = broker
+    (table,) = (directory / "partitions").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 3] ^= 0x20
+    table.write_bytes(content)
+    ran = raftlog("broker", "run", "-c", config)
+    assert ran.code == 3, ran
+    says(one_message(ran), f"partition [01] of topic {TOPIC_ID.hex()}|block checksum mismatch")
+
+
+def test_replicas_that_are_gone_are_not_made_anew(broker: tuple[Path, Path]) -> None:
+    config, directory = broker
+    shutil.rmtree(directory / "partitions")
+    ran = raftlog("broker", "run", "-c", config)
+    assert ran.code == 3, ran
+    says(one_message(ran), "the partition replicas of this broker are lost", "Format an empty directory")
+    assert not (directory / "partitions").exists()
