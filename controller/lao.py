@@ -30,7 +30,7 @@ from sortedcontainers import SortedList
 from controller.fencing import WITHOUT_HEARTBEATS
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, heartbeats_in_force
+from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION, METADATA_VERSION, heartbeats_in_force
 
 WAITING_MAX = 100
 """The most broker ids that an answer names."""
@@ -150,7 +150,10 @@ class LaoTracker:
 
     def _membership_changed(self, type_: int, message: Any, batch_end: int) -> None:
         if type_ == RecordType.FEATURE_LEVEL:
-            self._features[message.name] = message.feature_level
+            if message.feature_level:
+                self._features[message.name] = message.feature_level
+            else:
+                self._features.pop(message.name, None)
             self._heartbeats_changed(batch_end)
         elif type_ == RecordType.REGISTER_BROKER:
             self._register(
@@ -297,7 +300,13 @@ class LaoTracker:
     @property
     def lao(self) -> int:
         """Inclusive; -1 if unknown. Always below the high watermark, and never lower than it was when it was known."""
-        return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor
+        silent = self._by_applied and self._by_applied[0][0] < 0
+        return -1 if self._off or silent or self._level_is_zero else self._floor
+
+    @property
+    def _level_is_zero(self) -> bool:
+        """Whether the feature is not finalized. A log without any levels has not begun: nothing is known of it."""
+        return LAO_VERSION not in self._features and METADATA_VERSION in self._features
 
     @property
     def unknown_reason(self) -> str:
@@ -308,6 +317,8 @@ class LaoTracker:
             return f"no record of controller epoch {self.epoch} is committed yet"
         if self._off:
             return f"{BROKER_HEARTBEAT_VERSION} is 0: brokers {self.members[:WAITING_MAX]} do not heartbeat"
+        if self._level_is_zero:
+            return f"{LAO_VERSION} is 0"
         if not self._by_applied:
             return "no broker is unfenced"
         silent = list(self._by_applied.irange(maximum=(-1, float("inf"))))

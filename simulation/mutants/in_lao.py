@@ -50,7 +50,7 @@ MUTANTS = (
             ),
             Edit(
                 "controller.lao:LaoTracker.lao",
-                "return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor",
+                "return -1 if self._off or silent or self._level_is_zero else self._floor",
                 "return self._floor",
             ),
         ),
@@ -156,7 +156,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.lao:LaoTracker.lao",
-                "return -1 if self._off or (self._by_applied and self._by_applied[0][0] < 0) else self._floor",
+                "return -1 if self._off or silent or self._level_is_zero else self._floor",
                 "return self._high_watermark - 1 if not self._by_applied else -1 if self._by_applied[0][0] < 0 else self._floor",
             ),
         ),

@@ -475,3 +475,25 @@ def test_a_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
     tracker.proposed([unregister(B)], 5)
     assert not tracker.unfenced_throughout(A)
     assert not tracker.unfenced_throughout(B)
+
+
+# --- the feature level ------------------------------------------------------------------------------------------------
+
+
+def level(name: str, level: int) -> Record:
+    return record(pb.FeatureLevelRecord(name=name, feature_level=level))
+
+
+def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> None:
+    levels = [level("metadata.version", 3), level("broker.heartbeat.version", 1), level("lao.version", 1)]
+    tracker = claim(fold([register(A, 0, fenced=False)], levels))
+    tracker.committed(6)
+    said(tracker, A, 4)
+    assert tracker.lao == 4
+    tracker.proposed([level("lao.version", 0)], 5)
+    assert (tracker.lao, tracker.unknown_reason) == (-1, "lao.version is 0")
+    tracker.committed(7)
+    said(tracker, A, 5)
+    assert tracker.lao == -1
+    tracker.proposed([level("lao.version", 1)], 6)
+    assert tracker.lao == 5
