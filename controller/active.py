@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from controller.absences import Absences
@@ -51,6 +51,10 @@ _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the broker holds."""
+
+
+LOOK_AT_ALL_S = 0.1
+"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells: a probation that ends."""
 
 
 class ActiveController:
@@ -115,12 +119,13 @@ class ActiveController:
         )
         if heartbeats_off(self.state):
             # They never say anything more: what an earlier controller had to do for them is done now.
-            self.state.wants_unfence.update(
-                broker_id
-                for broker_id, broker in brokers.items()
-                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not has_left(broker)
-            )
+            for broker_id in sorted(brokers):
+                broker = brokers[broker_id]
+                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not has_left(broker):
+                    self.state.ask_unfence(broker_id)
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
+        self._look_at_all = now
+        self._unparked = lao.unparked
         self._expiry = ClientExpiry(settings, now)
         self._balance = LeaderBalance(settings, now)
         self._hostnames = HostnameCollector(now)
@@ -226,12 +231,14 @@ class ActiveController:
         if heartbeats_off(self.state):
             self._count_as_active(broker_id, broker_epoch)
         self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
+        if broker_id in self.state.wants_unfence:
+            self.state.to_look_at[broker_id] = None
 
     def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
         """Without heartbeats in force it need not ask: whoever is there is unfenced."""
         broker: Broker | None = self.pending.brokers.get(broker_id)
         if broker is not None and broker.epoch == broker_epoch and broker.fenced and not has_left(broker):
-            self.state.wants_unfence.add(broker_id)
+            self.state.ask_unfence(broker_id)
 
     def committed_advanced(self, image: Image) -> None:
         """The high watermark has passed the records of ``image``."""
@@ -241,7 +248,7 @@ class ActiveController:
 
     def has_urgent_work(self) -> bool:
         """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced."""
-        return self._needs_bootstrap() or any(True for _ in self._admitted())
+        return self._needs_bootstrap() or self._next_admitted() is not None
 
     def next_due(self, now: float, *, fencing_only: bool = False) -> Decision | None:
         """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
@@ -277,6 +284,7 @@ class ActiveController:
             self._expiry.next_check,
             self._balance.next_deadline(),
             self._hostnames.next_check,
+            self._look_at_all if self.state.wants_unfence else math.inf,
             self.state.absences.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
@@ -296,20 +304,31 @@ class ActiveController:
 
     def unfence_ready(self, now: float) -> Decision | None:
         """Unfence a broker that asked for it and has become ready."""
-        for broker in self._admitted():
+        if self.state.wants_unfence and now >= self._look_at_all:
+            self._look_at_all = now + LOOK_AT_ALL_S
+            self.state.to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
+        while (broker := self._next_admitted()) is not None:
             if not on_probation(self.state, broker, now):
                 return unfence_decision(self.state, broker, now)
+            del self.state.to_look_at[broker.id]
         return None
 
     def _needs_bootstrap(self) -> bool:
         return versions.METADATA_VERSION not in self.pending.features
 
-    def _admitted(self) -> Iterator[Broker]:
-        """The fenced brokers that asked to be unfenced and have applied enough, by id."""
-        for broker_id in sorted(self.state.wants_unfence):
+    def _next_admitted(self) -> Broker | None:
+        """A fenced broker that asked to be unfenced and has applied enough, among those that have said something new."""
+        to_look_at = self.state.to_look_at
+        if self.lao.unparked != self._unparked:
+            self._unparked = self.lao.unparked
+            to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
+        while to_look_at:
+            broker_id = next(iter(to_look_at))
             broker: Broker = self.pending.brokers[broker_id]
             if may_unfence(self.state, broker):
-                yield broker
+                return broker
+            del to_look_at[broker_id]
+        return None
 
     def _fence_silent(self, now: float) -> Decision | None:
         while (broker_id := self.sessions.expired(now)) is not None:

@@ -107,7 +107,7 @@ def unfence_decision(state: ControllerState, broker: Broker, now: float, body: o
     """Unfence a broker that is ready."""
 
     def remember() -> None:
-        state.wants_unfence.discard(broker.id)
+        state.no_unfence(broker.id)
         state.lag_watch.unfenced(broker.id, now)
         state.changed(broker.id, now)
 
@@ -131,10 +131,10 @@ def _while_fenced(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float, *, want_fence: bool
 ) -> Decision:
     if want_fence:
-        state.wants_unfence.discard(broker.id)
+        state.no_unfence(broker.id)
     else:
         # What a broker says it wants is a fact like its offset, not an effect of this decision.
-        state.wants_unfence.add(broker.id)
+        state.ask_unfence(broker.id)
         if may_unfence(state, broker) and not on_probation(state, broker, now):
             body = _reply(state, broker, request, rpc.ACTIVE).body
             return unfence_decision(state, broker, now, body)

@@ -93,6 +93,8 @@ class LaoTracker:
         """(applied, broker id, broker epoch) of the members."""
         self._by_told: Any = SortedList()
         """(told, broker id, broker epoch) of the members."""
+        self.unparked = 0
+        """How many parked reports have come to count: who waits to be unfenced may be ready by them."""
         self._parked: Any = SortedList()
         """(offset, broker id, broker epoch): counts when the offset is committed."""
         self._leaving: deque[tuple[int, _Registration]] = deque()
@@ -145,6 +147,7 @@ class LaoTracker:
             broker = self._registrations[broker_id, broker_epoch]
             applied, told = broker.parked or (-1, -1)
             broker.parked = None
+            self.unparked += 1
             self._count(broker, applied, told)
         self._advance()
 

@@ -57,7 +57,7 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
         state.sessions.touch(request.broker_id, epoch, now)
         state.absences.present(request.broker_id)
         if heartbeats_off(state):
-            state.wants_unfence.add(request.broker_id)
+            state.ask_unfence(request.broker_id)
 
     return Decision(records, _response(state, request, epoch, choice), None, remember)
 
@@ -209,7 +209,7 @@ def _register_again(
             return
         state.sessions.touch(old.id, old.epoch, now)
         if old.fenced and heartbeats_off(state):
-            state.wants_unfence.add(old.id)
+            state.ask_unfence(old.id)
 
     return Decision(records, _response(state, request, old.epoch, choice), None, remember)
 

@@ -39,6 +39,8 @@ class ControllerState:
     absences: Absences
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
+    to_look_at: dict[int, None] = field(default_factory=dict)
+    """Those of them that have said something since they were last looked at: nobody becomes ready by what others say."""
     began_at: float = 0.0
     """When this controller took over."""
     changed_at: dict[int, float] = field(default_factory=dict)
@@ -76,6 +78,16 @@ class ControllerState:
             )
         return broker
 
+    def ask_unfence(self, broker_id: int) -> None:
+        """A fenced broker wants to be unfenced as soon as it is ready."""
+        self.wants_unfence.add(broker_id)
+        self.to_look_at[broker_id] = None
+
+    def no_unfence(self, broker_id: int) -> None:
+        """It is unfenced, gone, or does not want it."""
+        self.wants_unfence.discard(broker_id)
+        self.to_look_at.pop(broker_id, None)
+
     def changed(self, broker_id: int, now: float) -> None:
         """A broker's state has changed."""
         self.changed_at[broker_id] = now
@@ -84,5 +96,5 @@ class ControllerState:
         """End a broker's session, and drop what was remembered about it."""
         self.sessions.end(broker_id)
         self.read_leases.forget(broker_id)
-        self.wants_unfence.discard(broker_id)
+        self.no_unfence(broker_id)
         self.shutdown_offsets.pop(broker_id, None)

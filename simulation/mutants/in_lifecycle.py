@@ -11,7 +11,6 @@ from simulation.mutants.mutant import Mutant
 ROLLED = replace(
     UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
 )
-LATE_ROLL = replace(ROLLED, faults={**ROLLED.faults, "message_late": 0.05, "kill_broker": 0.5})
 
 MUTANTS = (
     Mutant(
@@ -20,6 +19,7 @@ MUTANTS = (
         (Edit("broker.lifecycle:Lifecycle.self_fenced", "silent = self._heartbeats and", "silent = False and"),),
         LIVES,
         "brokers that sleep, or are cut off, for longer than their timeout",
+        known=6,
     ),
     Mutant(
         "unfenced-at-registration",
@@ -39,26 +39,6 @@ MUTANTS = (
         "silence fences where heartbeats are not in force, too",
         (Edit("controller.active:ActiveController._fence_silent", " and not heartbeats_off(self.state)", ""),),
         LIVES,
-        "the double roll, brokers that die",
-    ),
-    Mutant(
-        "lao-without-heartbeats",
-        "LAO is announced while brokers join without having applied anything",
-        (Edit("controller.lao:LaoTracker.lao", "self._off or ", ""),),
-        LATE_ROLL,
-        "the double roll, brokers that die",
-    ),
-    Mutant(
-        "unvouched-count-at-once",
-        "when heartbeats come into force, whoever joined without them counts with what it has",
-        (
-            Edit(
-                "controller.lao:LaoTracker._count",
-                " and not (broker.unvouched and applied < self._vouched_from)",
-                "",
-            ),
-        ),
-        LATE_ROLL,
         "the double roll, brokers that die",
     ),
     Mutant(

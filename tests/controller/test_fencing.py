@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from deciding import Cell
 
 from controller.partition_change import Brokers, Election, choose_leader
@@ -174,3 +175,24 @@ def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> 
     assert seen == [RecordType.BROKER_REGISTRATION_CHANGE] * 3
     assert all(cell.broker(broker_id).fenced for broker_id in (1, 2, 3, 4))
     assert cell.active.next_due(cell.now) is not None
+
+
+def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[a thousand brokers that start at once: each report looked at all who waited]"""
+    cell = Cell(brokers=1)
+    for broker_id in range(2, 202):
+        cell.register(broker_id)
+        cell.beat(broker_id, current_metadata_offset=0)
+    cell.due()
+    looked: list[int] = []
+    monkeypatch.setattr("controller.active.may_unfence", lambda state, broker: bool(looked.append(broker.id)))
+    assert len(cell.active.state.wants_unfence) == 200
+    cell.active.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
+    assert not cell.active.has_urgent_work()
+    assert cell.due() == []
+    assert looked == [7]
+    # What no report tells is seen by looking at all, now and then.
+    cell.now += 0.2
+    assert cell.active.next_deadline() <= cell.now
+    cell.due()
+    assert len(looked) == 201
