@@ -104,3 +104,12 @@ def test_an_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
     trace, _ = made()
     with pytest.raises(CheckFailedError, match="KIP-24"):
         led(trace, host, isr, **fields)
+
+
+def test_the_leader_epoch_grows_when_a_replica_goes() -> None:
+    trace, _ = made()
+    offset = trace.committed(1, pb.PartitionChangeRecord(topic_id=T, replicas=pb.IdList(ids=[1, 2])))
+    told(trace, offset, replica_nodes=[1, 2], leader_epoch=1)
+    led(trace, "b1", [1, 2], partition_epoch=2, leader_epoch=1)
+    with pytest.raises(CheckFailedError, match="KIP-24"):
+        told(trace, offset, replica_nodes=[1, 2])
