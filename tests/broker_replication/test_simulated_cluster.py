@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from data_cluster import DataCluster, Load, Reader, nothing_is_lost, on_cluster
 
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 from data_cluster import TOPIC  # isort: skip
@@ -190,5 +190,50 @@ def test_a_deleted_topic_takes_its_data_with_it() -> None:
         assert all(disk.live for disk in disks)
         await cluster.controller.call(pb.DeleteTopicsRequest(names=[TOPIC]))
         await cluster.until(lambda: not any(disk.live for disk in disks), "the replicas are gone")
+
+    on_cluster(test)
+
+
+def test_a_leader_whose_disk_fails_stops_before_it_acknowledges_more() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        await load.more(50)
+        leader = cluster.leader()
+        host = cluster.brokers[leader]
+        assert host.disk is not None
+        host.disk.fail_next("flush")
+        await cluster.until(lambda: host.fatal is not None, "the broker has stopped", checked=False)
+        assert isinstance(host.fatal, StorageError)
+        host.kill()
+        await load.more(50)
+        assert cluster.leader() not in (leader, -1)
+        host.start()
+        await cluster.until(lambda: len(cluster.isr()) == 3, "it is in sync again")
+        await load.stop()
+        await nothing_is_lost(cluster, load)
+
+    on_cluster(test)
+
+
+def test_a_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refused() -> None:
+    async def test(cluster: DataCluster) -> None:
+        await cluster.create(partitions=3, min_insync_replicas="2")
+        load = Load(cluster, cluster.producer())
+        for broker_id, host in cluster.brokers.items():
+            await load.more(50)
+            assert host.service is not None
+            host.service.stop()
+            await cluster.until(lambda host=host: host.exit is not None, "it has ended")
+            assert host.exit is not None
+            assert host.exit.clean
+            host.kill()
+            await load.more(50)
+            assert broker_id not in [cluster.leader(index) for index in range(3)]
+            host.start()
+            await cluster.until(lambda: all(len(cluster.isr(index)) == 3 for index in range(3)), "all are in sync")
+        await load.stop()
+        assert load.refused == {}
+        await nothing_is_lost(cluster, load)
 
     on_cluster(test)

@@ -164,6 +164,8 @@ tls.key.file = "k"
     [
         ("broker.session.timeout.ms", "4000", "more than two heartbeats"),
         ("broker.fencing.timeout.ms", "9000", "more than broker.session.timeout.ms = 9000"),
+        ("replica.fetch.wait.max.ms", "30000", "less than replica.lag.time.max.ms = 30000"),
+        ("replica.fetch.response.max.bytes", "67108864", "less than socket.request.max.bytes = 67108864"),
         ("controlled.shutdown.timeout.ms", "3999", "at least two heartbeats (broker.heartbeat.interval.ms = 2000 ms)"),
         ("broker.metadata.lag.max.ms", "2000", "more than broker.heartbeat.interval.ms = 2000"),
         ("broker.metadata.lag.probation.max.ms", "9999", "less than broker.metadata.lag.probation.ms"),
