@@ -103,6 +103,10 @@ class DiskHardware:
             self.happened(f"eio_{operation}")
         return failure
 
+    def forget_failures(self) -> None:
+        """Nothing is ordered to fail any more."""
+        self._failures.clear()
+
     def happened(self, fault: str) -> None:
         """Count a fault that took place."""
         self.faults[fault] = self.faults.get(fault, 0) + 1

@@ -18,6 +18,8 @@ class FaultRange:
     counts: tuple[str, ...] = ()
     """Names under which it is counted when it has really happened; empty: its own."""
     needs_brokers: bool = False
+    needs_data: bool = False
+    """Brokers that keep partitions."""
 
     def draw(self, rng: random.Random) -> float:
         """A strength, uniform on a logarithmic scale."""
@@ -26,6 +28,10 @@ class FaultRange:
 
 def _every(low: float, high: float, *, needs_brokers: bool = False) -> FaultRange:
     return FaultRange("every", low, high, (), needs_brokers)
+
+
+def _data(low: float, high: float) -> FaultRange:
+    return FaultRange("every", low, high, (), True, True)
 
 
 FAULTS: dict[str, FaultRange] = {
@@ -76,4 +82,20 @@ FAULTS: dict[str, FaultRange] = {
     "answers_late": _every(2.0, 8.0, needs_brokers=True),
     "stop_broker": _every(1.0, 6.0, needs_brokers=True),
     "roll_heartbeats": _every(2.0, 8.0, needs_brokers=True),
+    # Brokers that keep partitions.
+    "kill_all_brokers": _data(4.0, 12.0),
+    "broker_pause": _data(2.0, 8.0),
+    "brokers_cut": _data(1.0, 6.0),
+    "broker_alone": _data(2.0, 8.0),
+    "fetches_late": _data(1.0, 6.0),
+    "isr_change_late": FaultRange("probability", 0.05, 0.5, needs_data=True),
+    "broker_disk_error": _data(1.0, 6.0),
+    "broker_disk_full": _data(3.0, 10.0),
+    "broker_disk_hang": _data(2.0, 8.0),
+    "broker_disk_slow": _data(2.0, 8.0),
+    "broker_bit_flip": _data(4.0, 15.0),
+    "replace_broker_disk": _data(2.0, 10.0),
 }
+
+DATA_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.needs_data)
+"""Those that only brokers with partitions know."""

@@ -37,6 +37,7 @@ def mend(world: World, pairs: Pairs) -> None:
 
 async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
     """Cut these ways for a while; counted if that has held something up."""
+    """Cut these ways for a while; counted if that has held something up."""
     if not pairs:
         return
     shown = " ".join(f"{source}>{target}" for source, target in pairs)
@@ -63,14 +64,15 @@ def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
     return pair[0], pair[1]
 
 
-def _duration_s(rng: random.Random) -> float:
+def duration_s(rng: random.Random) -> float:
+    """Of a cut."""
     return rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0), rng.uniform(3.0, 15.0)))
 
 
 async def partition(world: World, rng: random.Random) -> None:
     """Two hosts are cut off from each other."""
     if (two := _two(world, rng)) is not None:
-        await cut_for(world, "partition", both(*two), _duration_s(rng))
+        await cut_for(world, "partition", both(*two), duration_s(rng))
 
 
 async def one_way(world: World, rng: random.Random) -> None:
@@ -85,7 +87,7 @@ async def one_way(world: World, rng: random.Random) -> None:
             [(name, one) for name in _names(world) if name != one],
         )
     )
-    await cut_for(world, "one_way", pairs, _duration_s(rng))
+    await cut_for(world, "one_way", pairs, duration_s(rng))
 
 
 async def isolate(world: World, rng: random.Random) -> None:
@@ -95,7 +97,7 @@ async def isolate(world: World, rng: random.Random) -> None:
     if service is not None and rng.random() < 0.5:
         host = next(each for each in world.controllers if each.service is service)
     pairs = [pair for name in _names(world) if name != host.name for pair in both(host.name, name)]
-    await cut_for(world, "isolate", pairs, _duration_s(rng))
+    await cut_for(world, "isolate", pairs, duration_s(rng))
 
 
 async def split(world: World, rng: random.Random) -> None:
@@ -105,7 +107,7 @@ async def split(world: World, rng: random.Random) -> None:
     pairs = [
         pair for one in names if one in inside for other in names if other not in inside for pair in both(one, other)
     ]
-    await cut_for(world, "split", pairs, _duration_s(rng))
+    await cut_for(world, "split", pairs, duration_s(rng))
 
 
 async def ring(world: World, rng: random.Random) -> None:
@@ -122,7 +124,7 @@ async def ring(world: World, rng: random.Random) -> None:
         for pair in both(names[i], names[j])
         if count > 2
     ]
-    await cut_for(world, "ring", pairs, _duration_s(rng))
+    await cut_for(world, "ring", pairs, duration_s(rng))
 
 
 async def bridge(world: World, rng: random.Random) -> None:
@@ -134,7 +136,7 @@ async def bridge(world: World, rng: random.Random) -> None:
     _, *rest = names
     middle = len(rest) // 2
     pairs = [pair for one in rest[:middle] for other in rest[middle:] for pair in both(one, other)]
-    await cut_for(world, "bridge", pairs, _duration_s(rng))
+    await cut_for(world, "bridge", pairs, duration_s(rng))
 
 
 async def flapping(world: World, rng: random.Random) -> None:

@@ -304,10 +304,14 @@ class BrokerHost:
             wall_clock_ms=self._wall_clock_ms,
         )
         self._watch.tap_broker(self)
+        self._watch.tap_replicas(self)
 
         async def up() -> None:
             # Not ``run``: a task that waits in a process that dies would never end.
-            await service.start()
+            try:
+                await service.start()
+            except FatalError as error:
+                service._failed(error)
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raftlog.transport.api import Conversation
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 _REPEATABLE = frozenset((Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER))
 _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))
@@ -38,6 +39,9 @@ class LinkFaults:
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0
     """Of a connect."""
+    late_change_p: float = 0.0
+    """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above. Nothing else of its sender is late."""
+    late_change_mean_s: float = 1.0
     spares: Callable[[str, str], bool] = lambda _one, _other: False
 
     def breaks(self, rng: random.Random, one: str, other: str) -> bool:
@@ -53,6 +57,15 @@ class LinkFaults:
             self.happened("message_late")
             return rng.expovariate(1 / self.stall_mean_s)
         return 0.0
+
+    def late_change_s(self, rng: random.Random, one: str, other: str, messages: list[Any]) -> float:
+        """How much longer an ISR change takes."""
+        if not self.late_change_p or not any(_is_isr_change(message) for message in messages):
+            return 0.0
+        if rng.random() >= self.late_change_p or self.spares(one, other):
+            return 0.0
+        self.happened("isr_change_late")
+        return rng.expovariate(1 / self.late_change_mean_s)
 
     def repeated(
         self, rng: random.Random, one: str, other: str, conversation: Conversation, messages: list[Any]
@@ -78,3 +91,7 @@ class LinkFaults:
             return ""
         self.happened("connect_refused")
         return rng.choice(("refused", "silent"))
+
+
+def _is_isr_change(message: Any) -> bool:
+    return type(message) is pb.ControllerRequest and message.WhichOneof("body") == "alter_partition"

@@ -122,6 +122,8 @@ class Flow:
             return
         if stall_s := faults.stall_s(self._rng, *hosts):
             self.stall(stall_s)
+        if late_s := faults.late_change_s(self._rng, *hosts, messages):
+            self.stall(late_s)
         self._travel(self._deliver, messages)
         if self._to_server:
             again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)

@@ -11,7 +11,7 @@ import random
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from raftlog.errors import ConfigError
-from simulation.fault_list import FAULTS
+from simulation.fault_list import DATA_FAULTS, FAULTS
 
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
@@ -81,6 +81,10 @@ class SwarmConfig:
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
+    data_per_s: float = 0.0
+    """With brokers: records produced a second, by all producers; then brokers keep partitions, and lead them. 0: they keep none."""
+    replica_lag_ms: int = 3000
+    """A follower that was not caught up for so long leaves the ISR."""
     max_clients: int = 0
     """Exactly-once clients open at a time; 0: as by default."""
     strict_share: float = 0.0
@@ -121,7 +125,7 @@ def draw(seed: int) -> SwarmConfig:
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    later_ones = (*DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART)
+    later_ones = (*DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DATA_FAULTS)
     names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
@@ -159,7 +163,7 @@ def draw(seed: int) -> SwarmConfig:
     lives = {name: FAULTS[name].draw(apart) for name in DRAWN_APART if apart.random() < share}
     later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
     config = replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
-    return replace(
+    config = replace(
         config,
         admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
         unclean=rng.random() < 0.5,
@@ -172,4 +176,17 @@ def draw(seed: int) -> SwarmConfig:
             **{name: FAULTS[name].draw(rng) for name in DRAWN_AFTER_THEM if rng.random() < share},
             **lives,
         },
+    )
+    apart = random.Random(f"{seed} swarm, data")
+    data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
+    chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}
+    if not data_per_s or not config.brokers:
+        return config
+    # Who proposes ISRs of partitions that have data knows what he says.
+    return replace(
+        config,
+        data_per_s=data_per_s,
+        replica_lag_ms=lag_ms,
+        isr_changes_per_s=0.0,
+        faults={**config.faults, **chosen},
     )

@@ -102,6 +102,34 @@ class Watch:
 
         return asked
 
+    def tap_replicas(self, host: BrokerView) -> None:
+        """Look on at every step of a new broker's partition replicas, from their recovery on; nothing if it keeps none."""
+        data = host.service.data if host.service is not None else None
+        hooks = self._hooks["data_step"]
+        if data is None or not hooks:
+            return
+        make = data._make_replicas
+
+        def made(found: Any, now: float) -> Any:
+            replicas = make(found, now)
+            self.tell("data_recovered", host)
+            step = replicas.step
+
+            def stepped(event: Any, now: float) -> list[Any]:
+                effects = step(event, now)
+                try:
+                    for hook in hooks:
+                        hook(host, event, effects, now)
+                except Exception as error:
+                    self.fail(error)
+                    raise
+                return effects
+
+            replicas.step = stepped  # type: ignore[method-assign]
+            return replicas
+
+        data._make_replicas = made
+
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
         """What the host's transport calls with each message it gives to a link; None if nobody wants to know."""
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")

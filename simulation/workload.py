@@ -19,6 +19,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator
 from simulation.checks.api import CheckFailedError, Operation
+from simulation.data_workload import DataWorkload
 from simulation.partition_leaders import PartitionLeaders
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ class Workload:
         self._burst_client: Client | None = None
         self._leaders = PartitionLeaders(self, world)
         self._administrator = Administrator(self, world)
+        self.data = DataWorkload(self, world)
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
         config = self._world.config
         clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
-        return [*clients, "last", "burst", *self._leaders.hosts(), self._administrator.name]
+        return [*clients, "last", "burst", *self._leaders.hosts(), self._administrator.name, *self.data.hosts()]
 
     def begin(self) -> None:
         """Let all clients begin."""
@@ -71,11 +73,13 @@ class Workload:
             self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
         self._leaders.begin()
         self._administrator.begin()
+        self.data.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
         self._leaders.stop()
         self._administrator.stop()
+        self.data.stop()
         for task in self._tasks:
             task.cancel()
 

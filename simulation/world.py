@@ -17,13 +17,22 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from broker.partition.settings import PartitionSettings
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
-from raftlog.errors import FatalError
+from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import TransportLimits
-from simulation import faults_disks, faults_leases, faults_links, faults_nodes, faults_voters
+from simulation import (
+    data_recovery,
+    faults_data,
+    faults_disks,
+    faults_leases,
+    faults_links,
+    faults_nodes,
+    faults_voters,
+)
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
@@ -31,6 +40,7 @@ from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_sett
 from simulation.loop import host_context, run
 from simulation.network import NetworkParams, SimNetwork
 from simulation.network_faults import LinkFaults
+from simulation.partition_disk import SimPartitionDisk
 from simulation.swarm import SwarmConfig, draw
 from simulation.watching import Watch
 from simulation.workload import Workload
@@ -87,6 +97,7 @@ class World:
         """Names of the hosts that are healed in the liveness phase; before it, of none."""
         self.damaged: dict[str, None] = {}
         """Names of hosts whose copy is not sound any more."""
+        self._disks = 0
         self._make_hosts()
         self.workload = Workload(self)
         self.operator = faults_voters.Operator(self)
@@ -156,7 +167,20 @@ class World:
         settings = broker_settings(
             broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
         )
-        return BrokerHost(self.network, settings, self.rng(name or f"b{broker_id}"), self.watch)
+        rng, disk = self.rng(name or f"b{broker_id}"), None
+        if self.config.data_per_s:
+            partitions = PartitionSettings(broker_id, CLUSTER_ID, replica_lag_time_max_ms=self.config.replica_lag_ms)
+            settings = replace(settings, partitions=partitions)
+            disk = SimPartitionDisk(
+                f"{name or f'b{broker_id}'}-disk-0", random.Random(rng.getrandbits(64)),
+                latency_min_s=self.config.disk_min_ms / 1000, latency_max_s=self.config.disk_max_ms / 1000,
+            )  # fmt: skip
+        return BrokerHost(self.network, settings, rng, self.watch, disk=disk)
+
+    def next_disk(self) -> int:
+        """The number of one more disk."""
+        self._disks += 1
+        return self._disks
 
     def make_newcomer(self) -> BrokerHost:
         """A broker without an id, on a host that nobody knows."""
@@ -284,7 +308,8 @@ class World:
             self.note_change(broker.name, "down")
             return
         if broker.fatal is not None:
-            raise CheckFailedError(f"{broker.name} met a fatal error: {broker.fatal}")
+            self._broker_stopped(broker, broker.fatal)
+            return
         if (ended := broker.exit) is not None:
             self.note(broker.name, f"ended: {ended.reason}")
             broker.kill(ended.reason)
@@ -298,8 +323,29 @@ class World:
             broker.name, f"epoch={view.controller_epoch} applied={view.applied} told={view.told} fenced={fenced}"
         )
 
+    def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
+        """A broker has stopped itself. Only a disk that was made to fail is a reason."""
+        if not faults_data.excused(broker, error):
+            raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
+        self.note(broker.name, f"stopped: {error}")
+        broker.kill(str(error))
+        if broker not in self.members:
+            return
+        if isinstance(error, CorruptLogError):
+            self.loop.call_later(
+                self.rng(f"operator {self._disks}").uniform(*faults_data.OPERATOR_S), self._replace_disk, broker
+            )
+        else:
+            self.loop.call_later(RESTART_S, self._restart_broker, broker)
+
+    def _replace_disk(self, broker: BrokerHost) -> None:
+        """What an operator does whose broker does not start with the disk that it has."""
+        if broker.service is None and self.may_mend(broker.name):
+            faults_data.replace(self, broker)
+            broker.start()
+
     def _restart_broker(self, broker: BrokerHost) -> None:
-        if broker.service is None:
+        if broker.service is None and self.may_mend(broker.name):
             broker.start()
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -358,17 +404,23 @@ class World:
             stall_p=chosen.get("message_late", 0.0),
             stall_mean_s=self.config.fetch_timeout_ms / 1000 * 2,
             refuse_p=chosen.get("connect_refused", 0.0),
+            late_change_p=chosen.get("isr_change_late", 0.0),
+            late_change_mean_s=self.config.session_timeout_ms / 1000,
             spares=lambda one, other: self.lasting and one in self.core and other in self.core,
         )
         for name, strength in sorted(chosen.items()):
-            if FAULTS[name].kind == "every" and (self.members or not FAULTS[name].needs_brokers):
+            fault = FAULTS[name]
+            if fault.needs_data and not self.config.data_per_s:
+                continue
+            if fault.kind == "every" and (self.members or not fault.needs_brokers):
                 self.spawn(self._fault(name, strength), f"fault {name}")
 
     async def _fault(self, name: str, mean_s: float) -> None:
         """One kind of fault, again and again."""
         rng = self.rng(f"fault {name}")
         fault = {
-            **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN
+            **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN,
+            **faults_data.RUN,
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
@@ -404,6 +456,8 @@ class World:
             if isinstance(host, ControllerHost):
                 host.doom(-1)
                 faults_disks.mend_disk(self, host)
+            else:
+                faults_data.mend(self, host)
             if host.service is None:
                 host.start()
         for host in self.controllers:
@@ -439,6 +493,8 @@ class World:
 
         await asyncio.wait_for(write(), bound * 2)
         await self.until(lambda: self._core_at(marks[0]), bound, f"everyone is caught up with offset {marks[0]}")
+        if self.config.data_per_s and self.members:
+            await data_recovery.recover(self, bound)
 
     def _core_joined(self) -> bool:
         service = self.active()
@@ -460,6 +516,8 @@ class World:
         """Put down what there is to say."""
         for host in self.controllers:
             faults_disks.collect(host, self.outcome.faults)
+        for broker in self.brokers:
+            faults_data.collect(broker, self.outcome.faults)
         self.outcome.virtual_s = self.now()
         self.outcome.digest = self._digest.hexdigest()
 

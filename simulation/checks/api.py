@@ -12,14 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from broker.partition.events import Effect as DataEffect
+from broker.partition.events import Event as DataEvent
 from broker.service import BrokerService
 from controller.service import ControllerService
+from raftlog.client.data_records import ConsumedRecord
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from simulation.disk import SimDisk
+from simulation.partition_disk import SimPartitionDisk
 
 OperationKind = Literal[
-    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin", "other"
+    "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin",
+    "produce", "other",
 ]  # fmt: skip
 OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
 
@@ -51,6 +56,7 @@ class BrokerView(Protocol):
     name: str
     id: int
     service: BrokerService | None
+    disk: SimPartitionDisk | None
 
     @property
     def incarnation(self) -> int:
@@ -107,6 +113,8 @@ class Operation:
     """Who answered, if known."""
     offset: int = -1
     """A write: of its last record. A read: of the image that answered."""
+    record_offset: int = -1
+    """``produce``: in its partition."""
     generation: int = 0
     reached: int = 0
     """A write: ``Acks`` reached."""
@@ -151,6 +159,21 @@ class Checker:
 
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
         """A broker has looked whether it may take a new request: ``why_fenced`` says why not, empty if it does."""
+
+    def data_recovered(self, host: BrokerView) -> None:
+        """A broker process has recovered its partition replicas; ``host.disk.live`` is what it found, all of it durable."""
+
+    def data_step(self, host: BrokerView, event: DataEvent, effects: Sequence[DataEffect], now: float) -> None:
+        """After each step of a broker's partition replicas, before its effects are carried out. ``now``: by the host's clock."""
+
+    def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
+        """A broker's disk is gone, or damaged for good: what it held counts no more."""
+
+    def consumed(self, client: str, topic_id: bytes, record: ConsumedRecord) -> None:
+        """A consumer was given a record."""
+
+    def consumer_out_of_range(self, client: str) -> None:
+        """A consumer that reads on was told that its position is out of range."""
 
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""

@@ -15,6 +15,8 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.quorum import events as ev
+from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
+from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.disks import failure_of, holds_durably
@@ -52,7 +54,8 @@ class Durability(Checker):
         disk = getattr(host, "disk", None)
         if disk is None:
             return
-        if (failure := failure_of(disk)) is not None:
+        broker = not hasattr(host, "core")
+        if (not broker or _of_partitions(message)) and (failure := failure_of(disk)) is not None:
             raise CheckFailedError(f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}")
         if type(message) is pb.FetchRequest and message.fetch_offset > 0:
             self.acknowledgements += 1
@@ -68,6 +71,13 @@ class Durability(Checker):
         said = self._acknowledged.get(key)
         if said is not None and said[0] > effect.end_offset:
             self._acknowledged[key] = effect.end_offset, node.log.last_epoch
+
+
+def _of_partitions(message: Any) -> bool:
+    """Whether a broker says something that rests on its disk."""
+    if type(message) is BrokerResponse:
+        return message.WhichOneof("body") in ("produce", "fetch")
+    return type(message) in (ReplicaFetchRequest, ReplicaFetchResponse)
 
 
 def _directory(host: Any) -> tuple[int, str]:

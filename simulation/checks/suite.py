@@ -6,6 +6,9 @@ from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
 from simulation.checks.commitment import Commitment
+from simulation.checks.committed_data import CommittedData
+from simulation.checks.data_clients import DataClients
+from simulation.checks.data_serving import DataServing
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
@@ -19,6 +22,7 @@ from simulation.checks.lifecycles import Lifecycles
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
+from simulation.checks.replica_logs import ReplicaLogs
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.told_partitions import ToldPartitions
@@ -27,7 +31,8 @@ from simulation.checks.visibility import Visibility
 
 def all_checkers() -> list[Checker]:
     """Fresh ones, for one run."""
-    ledger = Ledger()
+    ledger, logs = Ledger(), ReplicaLogs()
+    data = CommittedData(ledger, logs)
     return [
         ledger,
         Elections(ledger),
@@ -49,5 +54,9 @@ def all_checkers() -> list[Checker]:
         Existence(ledger),
         ToldPartitions(ledger),
         Queues(),
+        logs,
+        data,
+        DataServing(ledger, logs),
+        DataClients(data),
         Linearizability(ledger),
     ]

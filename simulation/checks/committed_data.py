@@ -1,0 +1,339 @@
+"""The committed records of partitions (I23): nothing that was acknowledged is lost while one member of the ISR keeps its disk.
+
+A record is *committed* when its leader says so to anybody: by an answer to a producer who waits for all replicas, or as the high
+watermark that a consumer or a follower is told. From then on
+
+* it is on the disk of every member of the ISR, as the controllers have committed it, at that moment and whenever a member comes in;
+* what is committed never changes: all leaders say the same of the same offset, whoever leads next has all of it, nobody cuts it off;
+* with acks=all it is on as many disks as ``min.insync.replicas`` says; with acks=1 on the leader's.
+
+The premise: a member is *sound* while the disk that it was registered with is there and undamaged. As long as there is always a sound
+member in the committed ISR, all of this holds. When the last one goes (with KIP-903's exception the last member stays in the ISR, and
+may come back with an empty disk), or a leader is elected uncleanly, what was committed by then is *void*: it may be lost, and the
+partition begins anew with the next leader epoch. How often is counted.
+
+Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is committed, a high watermark beyond what is
+durable, a follower that is taken in too early, truncation of what was acknowledged, two leaders that both acknowledge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from broker.partition import events as ev
+from raftlog import batch
+from raftlog.metadata.records import Record, RecordType
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2
+from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.checks.replica_logs import ReplicaLog, ReplicaLogs, name_of
+from simulation.partition_disk import SimPartitionDisk
+
+ALL, LEADER = -1, 1
+RECOVERING = 1
+TOPIC = 2
+MIN_ISR = "min.insync.replicas"
+
+
+@dataclass(slots=True)
+class Committed:
+    """What is committed of one partition. ``era`` counts how often it was void."""
+
+    log: ReplicaLog = field(default_factory=ReplicaLog)
+    floor_epoch: int = 0
+    """What leaders of lower epochs say counts no more."""
+    era: int = 0
+    isr: tuple[int, ...] = ()
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Leader epoch -> broker id, as the controllers have committed it."""
+    gone: bool = False
+    """The topic was deleted."""
+    excused: list[tuple[int, int]] = field(default_factory=list)
+    """From and up to which offset a leader whose word counts no more has acknowledged."""
+
+
+class CommittedData(Checker):
+    """I23."""
+
+    def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
+        self._golden = ledger.golden
+        self._logs = logs
+        self.partitions: dict[PartitionKey, Committed] = {}
+        self.listeners: list[Any] = []
+        """Called with (key, batch) for each batch that becomes committed."""
+        self._directories: dict[int, str] = {}
+        """Broker id -> the disk of its newest registration."""
+        self._lost: dict[str, None] = {}
+        self._asked: dict[str, dict[int, tuple[Any, Any]]] = {}
+        self.claims = self.acknowledged = self.voided = 0
+        ledger.golden.listeners.append(self._committed)
+
+    def name(self, key: PartitionKey) -> str:
+        """For messages."""
+        return name_of(key)
+
+    def soundness(self, broker_id: int) -> SimPartitionDisk | None:
+        """The disk of a broker's newest registration, if it is there and undamaged."""
+        directory = self._directories.get(broker_id, "")
+        if directory in self._lost:
+            return None
+        disks = (host.disk for host in self.world.brokers if host.disk is not None)
+        return next((disk for disk in disks if disk.directory_id == directory), None)
+
+    # --- what controllers commit --------------------------------------------------------------------------------------
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        touched: dict[PartitionKey, None] = {}
+        moved: dict[int, None] = {}
+        for record in records:
+            message = record.message
+            if record.type in (RecordType.PARTITION, RecordType.PARTITION_CHANGE):
+                touched[message.topic_id, message.partition_id] = None
+            elif record.type == RecordType.REGISTER_BROKER:
+                directory = message.process.directory_id
+                if self._directories.get(message.broker_id) != directory:
+                    self._directories[message.broker_id] = directory
+                    moved[message.broker_id] = None
+            elif record.type == RecordType.REMOVE_TOPIC:
+                for key in [key for key in self.partitions if key[0] == message.topic_id]:
+                    self.partitions[key].gone = True
+        for key in touched:
+            self._changed(key)
+        if moved:
+            for key, committed in self.partitions.items():
+                # Whoever is registered anew stays in an ISR as its last member only, and with another disk it has nothing.
+                if committed.gone or moved.keys().isdisjoint(committed.isr):
+                    continue
+                if set(committed.isr) <= moved.keys():
+                    self._void(key, committed)
+                else:
+                    self._check_isr(key, committed)
+
+    def _changed(self, key: PartitionKey) -> None:
+        partition = self._golden.partition(key)
+        if partition is None:
+            return
+        committed = self.partitions.setdefault(key, Committed())
+        before, committed.isr = committed.isr, partition.isr
+        committed.leaders[partition.leader_epoch] = partition.leader
+        unclean = partition.leader_recovery_state == RECOVERING and partition.leader not in before
+        if before and unclean:
+            # An unclean leader. What the ISR before it had says nothing about what this one has.
+            self._void(key, committed, partition.leader_epoch)
+        elif partition.isr != before:
+            self._check_isr(key, committed)
+
+    def _check_isr(self, key: PartitionKey, committed: Committed) -> None:
+        """After the ISR or the disks have changed."""
+        members = [(member, self.soundness(member)) for member in committed.isr]
+        if not any(disk is not None for _, disk in members):
+            self._void(key, committed)
+            return
+        self._check_durable(key, committed, committed.log.end, "is in the ISR")
+
+    def _void(self, key: PartitionKey, committed: Committed, floor_epoch: int | None = None) -> None:
+        partition = self._golden.partition(key)
+        committed.floor_epoch = floor_epoch if floor_epoch is not None else (
+            partition.leader_epoch + 1 if partition is not None else committed.floor_epoch
+        )  # fmt: skip
+        committed.log = ReplicaLog()
+        committed.era += 1
+        self.voided += 1
+
+    @override
+    def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
+        self._lost[directory_id] = None
+        for key, committed in self.partitions.items():
+            if not committed.gone and not any(self.soundness(member) for member in committed.isr):
+                self._void(key, committed)
+
+    # --- what disks hold ----------------------------------------------------------------------------------------------
+
+    def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
+        """Every sound member of the committed ISR has all below ``end`` on its disk."""
+        if end == 0:
+            return
+        epoch = committed.log.epochs[committed.log.index_at(end)]
+        for member in committed.isr:
+            disk = self.soundness(member)
+            if disk is not None and (found := _epoch_on(disk, key, end)) != epoch:
+                raise CheckFailedError(
+                    f"I23: {name_of(key)} is committed up to {end}, there of leader epoch {epoch}; broker {member} {why}, and on"
+                    f" its disk {disk.directory_id} that is {'missing' if found is None else f'of leader epoch {found}'}"
+                )
+
+    # --- what leaders say ---------------------------------------------------------------------------------------------
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        self._asked[host.name] = {}
+
+    @override
+    def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
+        if type(event) is ev.ProduceReceived:
+            self._asked[host.name][id(event.reply_to)] = event.reply_to, event.request
+        for effect in effects:
+            kind = type(effect)
+            if kind is ev.AnswerProduce:
+                _, request = self._asked[host.name].pop(id(effect.reply_to))
+                if request.acks in (ALL, LEADER):
+                    self._acknowledged(host, request, effect.response)
+            elif kind is ev.AnswerFetch or kind is ev.AnswerReplicaFetch:
+                for result in effect.response.partitions:
+                    if not result.error_code and not result_diverges(result) and result.high_watermark >= 0:
+                        key = result.topic_id, result.partition_index
+                        self.claim(host, key, leader_epoch(host, key), result.high_watermark)
+            elif kind is ev.Note and effect.event == "leads":
+                fields = effect.fields
+                self._leads(host, (bytes.fromhex(fields["partition"]), fields["index"]), fields["epoch"])
+            elif kind is ev.SendReplicaFetch:
+                self._acknowledges(host, effect.request)
+            elif kind is ev.Delete:
+                self._deleted(host, effect.key)
+            elif kind is ev.Truncate:
+                self._truncated(host, effect.key, effect.end_offset)
+
+    def _acknowledges(self, host: BrokerView, request: Any) -> None:
+        """A follower's offset says that everything below is on its disk."""
+        assert host.disk is not None
+        for named in request.partitions:
+            key, end = (named.topic_id, named.partition_index), named.fetch_offset
+            if end and _epoch_on(host.disk, key, end) != named.last_fetched_epoch:
+                raise CheckFailedError(
+                    f"I23: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch {named.last_fetched_epoch}: not on its disk"
+                )
+
+    def _acknowledged(self, host: BrokerView, request: Any, response: Any) -> None:
+        for asked, result in zip(request.partitions, response.partitions, strict=True):
+            if result.error_code:
+                continue
+            self.acknowledged += 1
+            key = asked.topic_id, asked.partition_index
+            end = result.base_offset + len(asked.records)
+            log = self._logs.log(host, key)
+            index = log.index_at(end)
+            if index < 0 or log.bases[index] != result.base_offset:
+                raise CheckFailedError(
+                    f"I23: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}: not there"
+                )
+            epoch = log.epochs[index]
+            if host.disk is None or _epoch_on(host.disk, key, end) != epoch:
+                raise CheckFailedError(f"I23: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
+            committed = self.partitions.get(key)
+            if committed is not None and epoch < committed.floor_epoch:
+                committed.excused.append((result.base_offset, end))
+            elif request.acks == ALL:
+                self.claim(host, key, epoch, end)
+                self._check_copies(host, key, end, epoch)
+
+    def _check_copies(self, host: BrokerView, key: PartitionKey, end: int, epoch: int) -> None:
+        """As many disks as the topic asks for."""
+        partition = self._golden.partition(key)
+        committed = self.partitions[key]
+        if partition is None or committed.gone or epoch < committed.floor_epoch:
+            return
+        topic = self._golden.topic_name(key[0])
+        wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), len(partition.replicas))
+        disks = [other.disk for other in self.world.brokers if other.disk is not None]
+        copies = sum(_epoch_on(disk, key, end) == epoch for disk in disks)
+        if copies + len(self._lost) < wanted:
+            raise CheckFailedError(
+                f"I23: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on {copies} disks,"
+                f" {MIN_ISR} is {wanted}"
+            )
+
+    def claim(self, host: BrokerView, key: PartitionKey, epoch: int, end: int) -> None:
+        """A leader says that everything below ``end`` is committed. Raises CheckFailedError if that cannot be."""
+        committed = self.partitions.get(key)
+        if committed is None or committed.gone or epoch < committed.floor_epoch:
+            return
+        self.claims += 1
+        own, log = self._logs.log(host, key), committed.log
+        what = f"I23: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to {end}"
+        below = min(end, log.end)
+        if own.chain_at(end) is None:
+            raise CheckFailedError(f"{what}: its own log ends at {own.end}, or there inside a batch")
+        if own.chain_at(below) != log.chain_at(below):
+            raise CheckFailedError(f"{what}: what was committed before below {below} was something else")
+        if end <= log.end:
+            return
+        for index in range(own.index_at(log.end) + 1 if log.end else 0, own.index_at(end) + 1):
+            log.append(own.bases[index], own.ends[index], own.epochs[index], own.batches[index])
+            for listener in self.listeners:
+                listener(key, own.batches[index])
+        self._check_durable(key, committed, end, f"is in the ISR {committed.isr}, as {host.name} says so")
+
+    def _leads(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
+        committed = self.partitions.get(key)
+        if committed is None or committed.gone:
+            return
+        if committed.leaders.get(epoch) != host.id:
+            raise CheckFailedError(
+                f"I23: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker {committed.leaders.get(epoch)}'s"
+            )
+        end = committed.log.end
+        if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(end) != committed.log.chain_at(end):
+            raise CheckFailedError(
+                f"I23: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is committed up to {end}"
+            )
+
+    def _deleted(self, host: BrokerView, key: PartitionKey) -> None:
+        committed = self.partitions.get(key)
+        partition = self._golden.partition(key)
+        if committed is None or committed.gone or partition is None or host.id not in partition.isr:
+            return
+        disk = self.soundness(host.id)
+        if disk is host.disk and len(committed.isr) > 0:
+            raise CheckFailedError(f"I23: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}")
+
+    def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
+        """Told after the cut: the log is what is left; what was there is on the disk still."""
+        committed = self.partitions.get(key)
+        if committed is None or committed.gone or end >= committed.log.end or host.disk is None:
+            return
+        index = committed.log.index_of(end)
+        chunks = host.disk.live.get(key)
+        for base, chunk in chunks.scan(end) if chunks is not None else ():
+            for header in batch.headers(chunk, verify=False):
+                if (
+                    header.base_offset == committed.log.bases[index] == end
+                    and header.epoch == committed.log.epochs[index]
+                ):
+                    raise CheckFailedError(
+                        f"I23: {host.name} cuts {name_of(key)} at {end}: that it had was committed up to {committed.log.end}"
+                    )
+            if base > end:
+                break
+
+
+def result_diverges(result: Any) -> bool:
+    """Whether an answer to a follower says that its log is another one."""
+    return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField("diverging_epoch")
+
+
+def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
+    """In which a broker leads a partition; -1: it does not."""
+    assert host.service is not None
+    assert host.service.data is not None
+    replicas: Any = host.service.data.replicas
+    replica = replicas._host.replicas.get(key)
+    role = replica.role if replica is not None else None
+    return int(role.epoch) if role is not None and hasattr(role, "high_watermark") else -1
+
+
+def _epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
+    """The leader epoch of the batch that is durable on a disk and has the record before ``end``; None: there is none."""
+    chunks = disk.durable.get(key)
+    if chunks is None:
+        return None
+    for _, chunk in chunks.scan(end - 1):
+        for header in batch.headers(chunk, verify=False):
+            if header.base_offset <= end - 1 < header.end_offset:
+                return header.epoch
+        break
+    return None

@@ -1,0 +1,136 @@
+"""What producers and consumers of partitions see, from end to end (I25).
+
+* A record that was acknowledged to all is committed where the answer says, with that content, once.
+* A record that was definitely refused is never committed; one that nobody has sent is not either.
+* A consumer is given each offset once, in order, without a gap, and what it is given is what is committed there: one offset never answers
+  two different records, and no record that was shown goes away.
+* The position of a consumer that reads on is never out of range.
+
+After a partition was void (see I23) what was answered and shown before counts no more.
+
+Would catch: whatever loses, doubles or exchanges records between the clients' calls and the logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from raftlog import batch
+from raftlog.client.data_records import ConsumedRecord, records_from
+from raftlog.storage.partition_api import PartitionKey
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.committed_data import Committed, CommittedData
+from simulation.checks.replica_logs import name_of
+
+
+@dataclass(slots=True)
+class _Sent:
+    """One value. ``again``: its producer repeats what may have been done."""
+
+    operation: Operation
+    eras: dict[PartitionKey, int]
+    places: list[tuple[PartitionKey, int, int]] = field(default_factory=list)
+    """(partition, era, offset) where it was committed."""
+
+
+class DataClients(Checker):
+    """I25."""
+
+    def __init__(self, committed: CommittedData) -> None:
+        self._committed = committed
+        self._sent: dict[bytes, _Sent] = {}
+        self._next: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
+        """(client, partition) -> era, and the offset that it must be given next."""
+        self.read = self.acknowledged = 0
+        committed.listeners.append(self._is_committed)
+
+    def _is_committed(self, key: PartitionKey, data: bytes) -> None:
+        era = self._committed.partitions[key].era
+        for record in records_from("", key[1], data, 0):
+            sent = self._sent.get(record.value or b"")
+            if sent is None:
+                raise CheckFailedError(
+                    f"I25: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent that"
+                )
+            operation = sent.operation
+            if operation.outcome == "failed":
+                raise CheckFailedError(
+                    f"I25: {record.value!r} was refused with {operation.error} (number {operation.number}), and is committed at"
+                    f" {record.offset} of {name_of(key)}"
+                )
+            if sent.places and not operation.mode and sent.places[-1][:2] == (key, era):
+                raise CheckFailedError(
+                    f"I25: {record.value!r} (number {operation.number}) is committed at {record.offset} of {name_of(key)} and at"
+                    f" {sent.places[-1]}; it was sent once"
+                )
+            sent.places.append((key, era, record.offset))
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        if operation.kind == "produce":
+            eras = {key: committed.era for key, committed in self._committed.partitions.items()}
+            self._sent[operation.value.encode()] = _Sent(operation, eras)
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        if operation.kind != "produce" or operation.response is None:
+            if operation.kind == "produce" and operation.outcome == "failed":
+                self._refused(operation)
+            return
+        key: PartitionKey = operation.response
+        sent, committed = self._sent[operation.value.encode()], self._committed.partitions.get(key)
+        if operation.acks != -1 or committed is None or committed.era != sent.eras.get(key, 0):
+            return
+        if any(base <= operation.record_offset < end for base, end in committed.excused):
+            return
+        self.acknowledged += 1
+        if (key, committed.era, operation.record_offset) not in sent.places:
+            raise CheckFailedError(
+                f"I25: {operation.client} was told that {operation.value} (number {operation.number}) is at {operation.record_offset} of"
+                f" {name_of(key)}; it is committed at {sent.places}"
+            )
+
+    def _refused(self, operation: Operation) -> None:
+        sent = self._sent[operation.value.encode()]
+        if sent.places:
+            raise CheckFailedError(
+                f"I25: {operation.value} (number {operation.number}) was refused with {operation.error}, and is committed at"
+                f" {sent.places}"
+            )
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    @override
+    def consumed(self, client: str, topic_id: bytes, record: ConsumedRecord) -> None:
+        key = topic_id, record.partition
+        committed = self._committed.partitions[key]
+        if committed.gone or record.leader_epoch < committed.floor_epoch:
+            return
+        self.read += 1
+        era, wanted = self._next.get((client, key), (committed.era, record.offset))
+        if era == committed.era and wanted != record.offset:
+            raise CheckFailedError(f"I25: {client} is given {record.offset} of {name_of(key)}, {wanted} is next")
+        self._next[client, key] = committed.era, record.offset + 1
+        found = _value_at(committed, record.offset)
+        if found != (record.leader_epoch, record.value):
+            raise CheckFailedError(
+                f"I25: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at {record.offset} of"
+                f" {name_of(key)}; committed is {found}"
+            )
+
+    @override
+    def consumer_out_of_range(self, client: str) -> None:
+        if not self._committed.voided:
+            raise CheckFailedError(f"I25: {client} reads on, and its position is out of range")
+
+
+def _value_at(committed: Committed, offset: int) -> tuple[int, bytes | None] | None:
+    index = committed.log.index_of(offset)
+    if index < 0:
+        return None
+    data = committed.log.batches[index]
+    header = next(batch.headers(data, verify=False))
+    # A batch cut out of its chunk says where it begins itself.
+    return next((header.epoch, r.value) for r in records_from("", 0, data, offset) if r.offset == offset)

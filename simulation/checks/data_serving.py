@@ -1,0 +1,189 @@
+"""Who serves partitions, and whom (I24).
+
+* In one leader epoch of a partition one process answers producers and consumers, and it is of the broker that the controllers made leader.
+* A broker serves nothing new that is fenced, or not the registered one any more, in the image that it has itself applied, or whose last
+  heartbeat that was answered well was sent longer ago than its own timeout: nothing appended, nothing read, no follower answered.
+* A fetch of a follower's former incarnation is refused, if the leader's own image or an earlier fetch told it of a later one (KIP-903).
+* A leader proposes to take in a follower only by a broker epoch that this follower has fetched with in this leader epoch, and itself
+  by its own.
+
+Would catch: self-fencing that is forgotten, a leader that serves on in an epoch that is over, fetches of replaced brokers that count,
+broker epochs that are read from metadata when an ISR is proposed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from typing_extensions import override
+
+from broker.partition import events as ev
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.committed_data import leader_epoch
+from simulation.checks.golden import NOT_REGISTERED, Standing
+from simulation.checks.ledger import Ledger
+from simulation.checks.replica_logs import ReplicaLogs, name_of
+
+SENT_MAX = 1000
+Process = tuple[str, int]
+_BEATS = ("broker_heartbeat", "register_broker")
+
+
+class DataServing(Checker):
+    """I24."""
+
+    def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
+        self._golden, self._logs = ledger.golden, logs
+        self._serving: dict[tuple[PartitionKey, int], Process] = {}
+        self._beats: dict[tuple[str, str, int], tuple[Process, float]] = {}
+        """(broker's host, controller's host, correlation id) -> who sent it, and when by its clock."""
+        self._heard: dict[Process, float] = {}
+        """When the last heartbeat was sent, of those that were answered well."""
+        self._fetched: dict[Process, dict[int, int]] = {}
+        """The highest broker epoch that each replica has fetched with."""
+        self._vouched: dict[Process, dict[tuple[PartitionKey, int, int], set[int]]] = {}
+        """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
+        self.served = self.refused = self.proposals = self.stale = 0
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
+        if type(message) is pb.ControllerRequest:
+            if message.WhichOneof("body") in _BEATS:
+                key = host.name, peer, message.correlation_id
+                self._beats.pop(key, None)
+                # In the host's context: by its own clock.
+                self._beats[key] = (host.name, host.incarnation), host.network.loop.time()  # type: ignore[union-attr]
+                if len(self._beats) > SENT_MAX:
+                    del self._beats[next(iter(self._beats))]
+        elif type(message) is pb.ControllerResponse:
+            found = self._beats.pop((peer, host.name, message.correlation_id), None)
+            if found is not None and not message.HasField("error"):
+                process, sent_at = found
+                self._heard[process] = max(sent_at, self._heard.get(process, sent_at))
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        process = host.name, host.incarnation
+        self._fetched[process], self._vouched[process] = {}, {}
+
+    @override
+    def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
+        kind = type(event)
+        if kind is ev.ReplicaFetchReceived:
+            self._replica_fetch(host, event, effects, now)  # type: ignore[arg-type]
+        elif kind is ev.ProduceReceived or kind is ev.FetchReceived:
+            self._client(host, event, effects, now)
+        for effect in effects:
+            if type(effect) is ev.SendAlterPartition:
+                self._proposed(host, effect.request)
+            elif type(effect) is ev.AnswerProduce or type(effect) is ev.AnswerFetch:
+                for result in effect.response.partitions:
+                    if not result.error_code:
+                        key = result.topic_id, result.partition_index
+                        written = getattr(result, "base_offset", -1)
+                        # Of a leader that resigns in this very step the log still says in which epoch it was one.
+                        self._served(
+                            host,
+                            key,
+                            self._logs.epoch_at(host, key, written) if written >= 0 else leader_epoch(host, key),
+                        )
+
+    def _served(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
+        if epoch < 0:
+            return
+        self.served += 1
+        process = host.name, host.incarnation
+        if self._serving.setdefault((key, epoch), process) != process:
+            raise CheckFailedError(
+                f"I24: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader epoch {epoch};"
+                f" {self._serving[key, epoch]} has done so"
+            )
+
+    def _client(self, host: BrokerView, event: Any, effects: Any, now: float) -> None:
+        if not (why := self._why_not(host, now)):
+            return
+        self.refused += 1
+        for effect in effects:
+            if type(effect) is ev.Append or (
+                type(effect) is ev.AnswerFetch and effect.reply_to is event.reply_to and effect.reads
+            ):
+                raise CheckFailedError(f"I24: {host.name} serves {type(event).__name__}, and {why}")
+
+    def _replica_fetch(self, host: BrokerView, event: ev.ReplicaFetchReceived, effects: Any, now: float) -> None:
+        request, process = event.request, (host.name, host.incarnation)
+        replica_id, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+        answer = next(
+            (
+                effect.response
+                for effect in effects
+                if type(effect) is ev.AnswerReplicaFetch
+                and effect.session == event.session
+                and effect.response.correlation_id == request.correlation_id
+            ),
+            None,
+        )
+        if answer is not None and answer.error_code:
+            return
+        if why := self._why_not(host, now):
+            raise CheckFailedError(f"I24: {host.name} takes a fetch of broker {replica_id}, and {why}")
+        assert host.service is not None
+        known = max(
+            self._fetched[process].get(replica_id, -1), self._at(replica_id, host.service.image.offset).broker_epoch
+        )
+        if 0 <= epoch < known:
+            raise CheckFailedError(
+                f"I24: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows of epoch {known}"
+            )
+        self._fetched[process][replica_id] = max(epoch, known)
+        for named in request.partitions:
+            key = named.topic_id, named.partition_index
+            place = key, named.current_leader_epoch, replica_id
+            self._vouched[process].setdefault(place, set()).add(epoch)
+
+    def _proposed(self, host: BrokerView, request: pb.AlterPartitionRequest) -> None:
+        vouched = self._vouched[host.name, host.incarnation]
+        for topic in request.topics:
+            for data in topic.partitions:
+                self.proposals += 1
+                key = topic.topic_id, data.partition_index
+                partition = self._golden.partition(key)
+                present = partition.isr if partition is not None else ()
+                for member in data.new_isr_with_epochs:
+                    if member.broker_id == host.id:
+                        right = {request.broker_epoch}
+                    elif member.broker_id in present:
+                        continue
+                    else:
+                        right = vouched.get((key, data.leader_epoch, member.broker_id), set())
+                    if member.broker_epoch not in right:
+                        raise CheckFailedError(
+                            f"I24: {host.name} proposes broker {member.broker_id} by epoch {member.broker_epoch} for the ISR of"
+                            f" {name_of(key)}; it has shown {sorted(right)}"
+                        )
+
+    # --- who may serve --------------------------------------------------------------------------------------------------
+
+    def _at(self, broker_id: int, offset: int) -> Standing:
+        history = self._golden.standings(broker_id)
+        index = bisect_right(history, offset, key=lambda standing: standing.offset)
+        return history[index - 1] if index else NOT_REGISTERED
+
+    def _why_not(self, host: BrokerView, now: float) -> str:
+        """Why a broker must serve nothing new; empty if it may."""
+        service = host.service
+        assert service is not None
+        standing = self._at(host.id, service.image.offset)
+        if standing.fenced or standing.broker_epoch != service._lifecycle.epoch:
+            return f"is broker epoch {service._lifecycle.epoch}; where its image is, {standing} holds"
+        timeout_s = service._settings.lifecycle.fencing_timeout_ms / 1000
+        heard = self._heard.get((host.name, host.incarnation), -1.0)
+        if service._lifecycle.heartbeats and now - heard > timeout_s + 1e-6:
+            return f"the last heartbeat that was answered was sent {now - heard:.3f} s before, {timeout_s:g} s is the limit"
+        return ""

@@ -1,0 +1,151 @@
+"""The logs of partition replicas (I22), kept a second time from what brokers write, cut and delete.
+
+* The same base offset and leader epoch is the same batch, at every replica and for ever, and all below it is the same, too (log matching).
+* A replica's log continues where it ends; epochs do not go back in it.
+* A process begins with what its disk holds durably, and that is a log of whole batches.
+
+Would catch: two leaders of one epoch, a leader that restarts in the epoch that it led, a follower that appends where it should have cut,
+answers of an old leader taken for those of a new one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from typing_extensions import override
+
+from broker.partition import events as ev
+from raftlog import batch
+from raftlog.storage.partition_api import PartitionKey
+from simulation.checks.api import BrokerView, Checker, CheckFailedError
+
+
+def name_of(key: PartitionKey) -> str:
+    """For messages."""
+    return f"partition {key[1]} of {key[0].hex()}"
+
+
+class ReplicaLog:
+    """Batches in order. Ends are exclusive; a chain stands for a batch and for all below it."""
+
+    __slots__ = ("bases", "batches", "chains", "ends", "epochs")
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.ends: list[int] = []
+        self.epochs: list[int] = []
+        self.chains: list[int] = []
+        self.batches: list[bytes] = []
+
+    @property
+    def end(self) -> int:
+        """Of everything."""
+        return self.ends[-1] if self.ends else 0
+
+    def append(self, base: int, end: int, epoch: int, data: bytes) -> int:
+        """One more batch; its chain."""
+        # Lengths and checksum come first in a batch: they stand for its bytes.
+        chain = hash((self.chains[-1] if self.chains else 0, base, end, epoch, int.from_bytes(data[:8])))
+        self.bases.append(base)
+        self.ends.append(end)
+        self.epochs.append(epoch)
+        self.chains.append(chain)
+        self.batches.append(data)
+        return chain
+
+    def truncate(self, end: int) -> None:
+        """Drop all from ``end`` on."""
+        kept = bisect_left(self.bases, end)
+        for column in (self.bases, self.ends, self.epochs, self.chains, self.batches):
+            del column[kept:]
+
+    def index_at(self, end: int) -> int:
+        """Of the batch that ends there; -1 if there is none. Offset 0 ends nothing."""
+        index = bisect_left(self.ends, end)
+        return index if index < len(self.ends) and self.ends[index] == end else -1
+
+    def index_of(self, offset: int) -> int:
+        """Of the batch with this offset; -1 if there is none."""
+        index = bisect_left(self.ends, offset + 1)
+        return index if index < len(self.ends) and self.bases[index] <= offset else -1
+
+    def chain_at(self, end: int) -> int | None:
+        """Of all below ``end``; None if no batch ends there."""
+        if end == 0:
+            return 0
+        index = self.index_at(end)
+        return self.chains[index] if index >= 0 else None
+
+
+class ReplicaLogs(Checker):
+    """I22, and the books for the checkers behind it."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
+        """Of each broker's host that is up: what is readable there now."""
+        self._chains: dict[tuple[PartitionKey, int, int], int] = {}
+        """(partition, base offset, leader epoch) -> chain."""
+        self.appends = self.truncations = self.deletions = 0
+
+    def log(self, host: BrokerView, key: PartitionKey) -> ReplicaLog:
+        """One replica's; empty if there is none."""
+        return self.logs.get(host.name, {}).get(key) or ReplicaLog()
+
+    def epoch_at(self, host: BrokerView, key: PartitionKey, offset: int) -> int:
+        """The leader epoch of a record there; -1: there is none."""
+        log = self.log(host, key)
+        index = log.index_of(offset)
+        return log.epochs[index] if index >= 0 else -1
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        self.logs[host.name] = {}
+
+    @override
+    def data_recovered(self, host: BrokerView) -> None:
+        assert host.disk is not None
+        logs = self.logs[host.name] = {}
+        for key in sorted(host.disk.live):
+            log = logs[key] = ReplicaLog()
+            for base, chunk in host.disk.live[key].scan(0):
+                self._append(host, key, log, chunk, base)
+
+    @override
+    def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
+        logs = self.logs[host.name]
+        for effect in effects:
+            kind = type(effect)
+            if kind is ev.Append:
+                log = logs.get(effect.key)
+                if log is None:
+                    log = logs[effect.key] = ReplicaLog()
+                self.appends += 1
+                self._append(host, effect.key, log, effect.chunk, effect.base_offset)
+                if log.end != effect.end_offset:
+                    raise CheckFailedError(f"I22: {host.name} appends up to {effect.end_offset}, and it is {log.end}")
+            elif kind is ev.Truncate:
+                log = logs.get(effect.key)
+                if log is not None:
+                    self.truncations += 1
+                    log.truncate(effect.end_offset)
+                    if log.end != effect.end_offset:
+                        raise CheckFailedError(f"I22: {host.name} cuts {name_of(effect.key)} inside a batch")
+            elif kind is ev.Delete:
+                self.deletions += logs.pop(effect.key, None) is not None
+
+    def _append(self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, base_offset: int) -> None:
+        for header in batch.headers(chunk, verify=False):
+            base, epoch = header.base_offset, header.epoch
+            if base != log.end or (log.epochs and epoch < log.epochs[-1]):
+                raise CheckFailedError(
+                    f"I22: {host.name} has {name_of(key)} up to {log.end}, epoch {log.epochs[-1] if log.epochs else None},"
+                    f" and appends at {base}, epoch {epoch}"
+                )
+            data = chunk[header.position : header.position + header.size]
+            chain = log.append(base, header.end_offset, epoch, data)
+            if self._chains.setdefault((key, base, epoch), chain) != chain:
+                raise CheckFailedError(
+                    f"I22: {name_of(key)} has two logs that end with the batch of offset {base} and leader epoch {epoch};"
+                    f" one of them at {host.name}"
+                )

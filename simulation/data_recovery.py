@@ -1,0 +1,116 @@
+"""What must come of partitions when the faults are over: ISRs full again, everything committed, records taken.
+
+Asked for where the leader is a healed broker that reaches the controllers; of its followers those are meant that are healed, too, and
+that it reaches. A partition may be without a leader as long as nobody of its ISR is among the healed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raftlog.storage.partition_api import PartitionKey
+from simulation.checks.api import CheckFailedError
+
+if TYPE_CHECKING:
+    from simulation.hosts import BrokerHost
+    from simulation.world import World
+
+
+class _Led(NamedTuple):
+    key: PartitionKey
+    partition: Any
+    leader: BrokerHost
+    followers: list[BrokerHost]
+
+
+async def recover(world: World, within_s: float) -> None:
+    """Wait for it. Raises CheckFailedError."""
+    said: list[str] = [""]
+
+    def full() -> bool:
+        said[0] = _missing(world)
+        return not said[0]
+
+    try:
+        await world.until(full, within_s, "partitions have recovered")
+    except AssertionError as error:
+        raise type(error)(f"{error}: {said[0]}") from None
+    data = world.workload.data
+    names = {topic_id: name for name, topic_id in data.topics.items()}
+    wanted = [(names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)]
+    if wanted:
+        brokers = [host.name for host in world.core_brokers()]
+        wrong = await data.last_records(brokers, wanted)
+        if wrong:
+            raise CheckFailedError(f"it did not happen: records are taken: {wrong}")
+        await world.until(full, within_s, "partitions have recovered from the last records")
+    world.note("data", f"{len(wanted)} partitions take records")
+    world.outcome.operations["partitions recovered"] = len(wanted)
+
+
+def _enough(led: _Led) -> bool:
+    service = led.leader.service
+    assert service is not None
+    assert service.data is not None
+    replicas: Any = service.data.replicas
+    role = replicas._host.replicas[led.key].role
+    return bool(role.enough_in_sync())
+
+
+def _led(world: World) -> list[_Led]:
+    """What is led by brokers of the healed part."""
+    image = world.active_image()
+    core = {host.id: host for host in world.core_brokers()}
+    found = []
+    for key in sorted(image.partitions):
+        partition = image.partitions[key]
+        leader = core.get(partition.leader)
+        if leader is not None:
+            followers = [
+                core[replica]
+                for replica in partition.replicas
+                if replica in core
+                and replica != partition.leader
+                and not world.network.is_blocked(core[replica].name, leader.name)
+                and not world.network.is_blocked(leader.name, core[replica].name)
+            ]
+            found.append(_Led(key, partition, leader, followers))
+    return found
+
+
+def _missing(world: World) -> str:
+    """What is not as it must be; empty if nothing."""
+    image = world.active_image()
+    core = {host.id for host in world.core_brokers()}
+    for key in sorted(image.partitions):
+        partition = image.partitions[key]
+        if partition.leader < 0 and not core.isdisjoint(partition.isr):
+            return f"{_name(key)} has no leader, its ISR is {partition.isr}"
+    for led in _led(world):
+        if why := _lacks(led):
+            return f"{_name(led.key)}, led by broker {led.leader.id}: {why}"
+    return ""
+
+
+def _lacks(led: _Led) -> str:
+    service = led.leader.service
+    if service is None or service.data is None or not service.data.recovered:
+        return "its leader is down"
+    replicas: Any = service.data.replicas
+    replica = replicas._host.replicas.get(led.key)
+    role = replica.role if replica is not None else None
+    if role is None or not hasattr(role, "high_watermark"):
+        return f"its leader does not lead it: {replica.offline if replica is not None else 'no replica'}"
+    for follower in led.followers:
+        if follower.id not in led.partition.isr:
+            return f"broker {follower.id} is not in its ISR {led.partition.isr}"
+        end = follower.service.data.replicas.end_offset(led.key) if follower.service and follower.service.data else -1
+        if end != replica.log.end:
+            return f"broker {follower.id} has it up to {end}, the leader up to {replica.log.end}"
+    if role.high_watermark != replica.log.end:
+        return f"its high watermark is {role.high_watermark}, its end {replica.log.end}"
+    return ""
+
+
+def _name(key: PartitionKey) -> str:
+    return f"partition {key[1]} of {key[0].hex()}"

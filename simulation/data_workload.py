@@ -1,0 +1,223 @@
+"""Producers and consumers of partitions: topics that stay, with one to three replicas each, and those that others make and delete.
+
+A producer waits for all replicas, or for the leader alone; it repeats what may have been done, or does not; which, is drawn for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.producer import Producer, ProducerSettings
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import Operation
+
+if TYPE_CHECKING:
+    from simulation.workload import Workload
+    from simulation.world import World
+
+PRODUCERS = 2
+CONSUMERS = 2
+UNDER_WAY_MAX = 20
+CREATE_TRIES = 100
+OTHERS_SHARE = 0.1
+"""Of the records: to topics that come and go."""
+BURST = 8
+"""At most so many records are posted at once."""
+_GONE = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+
+class DataWorkload:
+    """All of it. Without brokers that keep partitions it does nothing."""
+
+    def __init__(self, workload: Workload, world: World) -> None:
+        self._workload, self._world = workload, world
+        self._rng = world.rng("data")
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._clients: list[Producer | Consumer] = []
+        self.topics: dict[str, bytes] = {}
+        """Name -> id, of those that stay."""
+        self._values = 0
+        self._on = bool(world.config.data_per_s and world.members)
+
+    def hosts(self) -> list[str]:
+        """Names of the clients' hosts."""
+        if not self._on:
+            return []
+        producers = [f"producer{number}" for number in range(PRODUCERS)]
+        return [*producers, *(f"consumer{number}" for number in range(CONSUMERS)), "data-admin", "last-producer"]
+
+    def begin(self) -> None:
+        """Let all begin."""
+        if not self._on:
+            return
+        spawn = self._world.spawn
+        self._tasks.append(spawn(self._create(), "data-admin", "data-admin"))
+        for number in range(PRODUCERS):
+            name = f"producer{number}"
+            self._tasks.append(spawn(self._produce(name), name, name))
+        for number in range(CONSUMERS):
+            name = f"consumer{number}"
+            self._tasks.append(spawn(self._consume(name, number), name, name))
+
+    def stop(self) -> None:
+        """No more of it; consumers read on."""
+        for task in self._tasks:
+            if not task.get_name().startswith("consumer"):
+                task.cancel()
+        for client in self._clients:
+            if isinstance(client, Producer):
+                client.close()
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def _create(self) -> None:
+        world, rng = self._world, self._rng
+        client = ControllerClient(
+            world.network.transport_for("data-admin"), world.endpoints, rng=world.rng("data-admin router")
+        )
+        brokers = len(world.members)
+        for number in range(rng.randint(1, 3)):
+            replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
+            configs = [pb.ConfigEntry(name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas))))]
+            topic = pb.CreatableTopic(
+                name=f"data-{number}", num_partitions=rng.randint(1, 2), replication_factor=replicas, configs=configs
+            )
+            await self._create_one(client, topic)
+        client.close()
+
+    async def _create_one(self, client: ControllerClient, topic: pb.CreatableTopic) -> None:
+        operation = self._workload.operation(client="data-admin", kind="create_topic", key=topic.name, acks=0)
+        found = None
+        for _ in range(CREATE_TRIES):
+            try:
+                response = await client.call(pb.CreateTopicsRequest(topics=[topic]), timeout_s=3.0)
+            except ApiError:
+                await asyncio.sleep(0.3)
+                continue
+            result = response.create_topics.topics[0]
+            found = result.error.error_code if result.HasField("error") else 0
+            if not found or found == ErrorCode.TOPIC_ALREADY_EXISTS:
+                break
+            await asyncio.sleep(0.3)
+        # Several calls may have gone out for it: which of them did it nobody knows.
+        operation.outcome = "unknown"
+        self._workload.returned(operation)
+        topic_id = None
+        while topic_id is None:
+            images = [host.service.image for host in self._world.members if host.service is not None]
+            topic_id = next((image.topic_ids[topic.name] for image in images if topic.name in image.topic_ids), None)
+            await asyncio.sleep(0.05)
+        self.topics[topic.name] = topic_id
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    def producer(self, name: str, only: list[str] | None = None, **settings: Any) -> Producer:
+        """A client on a host. ``only``: the brokers to begin with."""
+        world = self._world
+        endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
+        made = Producer(
+            world.network.transport_for(name), endpoints, rng=world.rng(f"{name} client"),
+            settings=ProducerSettings(**settings),
+        )  # fmt: skip
+        self._clients.append(made)
+        return made
+
+    async def _produce(self, name: str) -> None:
+        world = self._world
+        rng = world.rng(name)
+        timeout_ms = int(world.config.timeout_s * 1000)
+        acks, again = rng.choice((-1, -1, -1, 1)), rng.random() < 0.3
+        producer = self.producer(
+            name, acks=acks, retry_unknown=again, request_timeout_ms=timeout_ms,
+            delivery_timeout_ms=timeout_ms * rng.choice((1, 5)),
+        )  # fmt: skip
+        under_way: set[asyncio.Task[Any]] = set()
+        while True:
+            many = rng.choice((1, 1, 1, BURST))
+            await asyncio.sleep(rng.expovariate(world.config.data_per_s / PRODUCERS / (0.75 + BURST / 4)))
+            topic = self._topic(rng)
+            for _ in range(many):
+                if topic and len(under_way) < UNDER_WAY_MAX:
+                    task = world.spawn(self.send(name, producer, topic, acks, again=again), name, name)
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+
+    def _topic(self, rng: Any) -> str:
+        if rng.random() < OTHERS_SHARE:
+            running = [host.service.image for host in self._world.members if host.service is not None]
+            names = sorted(running[0].topic_ids) if running else []
+            return rng.choice(names) if names else ""
+        return rng.choice(sorted(self.topics)) if self.topics else ""
+
+    async def send(
+        self, name: str, producer: Producer, topic: str, acks: int, *, again: bool, partition: int = -1
+    ) -> Operation:
+        """One record."""
+        self._values += 1
+        value = f"{name}.{self._values}"
+        operation = self._workload.operation(
+            client=name, kind="produce", key=topic, value=value, acks=acks, mode=int(again)
+        )
+        try:
+            done = await producer.send(topic, value.encode(), key=value.encode(), partition=partition)
+        except ApiError as error:
+            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+        else:
+            operation.outcome, operation.record_offset = "ok", done.offset
+            operation.reached = done.partition
+            if topic in self.topics:
+                operation.response = self.topics[topic], done.partition
+        self._workload.returned(operation)
+        return operation
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    async def _consume(self, name: str, number: int) -> None:
+        """Read all topics that stay: one from the beginning, again and again from anew; the other from wherever they are."""
+        world = self._world
+        rng = world.rng(name)
+        count = 0
+        while True:
+            count += 1
+            client = f"{name}.{count}"
+            consumer = Consumer(
+                world.network.transport_for(name), [host.endpoint for host in world.members], rng=world.rng(client),
+                settings=ConsumerSettings(request_timeout_ms=int(world.config.timeout_s * 1000)),
+            )  # fmt: skip
+            self._clients.append(consumer)
+            topics = dict(self.topics)
+            for topic in topics:
+                consumer.assign(topic, offset=EARLIEST if number == 0 or rng.random() < 0.5 else LATEST)
+            until = world.now() + rng.uniform(2.0, 10.0)
+            while world.now() < until:
+                try:
+                    records = await consumer.poll(1.0)
+                except ApiError as error:
+                    if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                        world.watch.tell("consumer_out_of_range", client)
+                    break
+                for record in records:
+                    world.watch.tell("consumed", client, topics[record.topic], record)
+                counts = world.outcome.operations
+                counts["consumed"] = counts.get("consumed", 0) + len(records)
+            consumer.close()
+            await asyncio.sleep(0.1)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def last_records(self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]) -> list[str]:
+        """A record to each of these, through these brokers; what went wrong, in words."""
+        producer = self.producer("last-producer", brokers, delivery_timeout_ms=20_000, request_timeout_ms=5_000)
+        done = await asyncio.gather(
+            *(
+                self.send("last-producer", producer, topic, -1, again=False, partition=key[1])
+                for topic, key in partitions
+            )
+        )
+        producer.close()
+        return [f"{one.key}: {one.error}" for one in done if one.outcome != "ok"]

@@ -1,0 +1,224 @@
+"""Faults of brokers that keep partitions: their disks, the ways between them, and pauses beyond their timeouts.
+
+A disk that is replaced or damaged counts no more: the checkers are told (see ``checks/committed_data.py`` for what that voids).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from raftlog.errors import CorruptLogError, StorageError
+from raftlog.transport.api import Conversation
+from simulation.faults_links import cut_for, duration_s
+from simulation.hosts import BrokerHost
+from simulation.loop import host_context
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+
+OPERATOR_S = (0.5, 5.0)
+"""How long a damaged disk is looked at before it is replaced."""
+_NAMES = {"enospc": "broker_disk_full", "disk_hang": "broker_disk_hang", "bit_flip_partition": "broker_bit_flip"}
+
+
+def excused(host: BrokerHost, error: BaseException) -> bool:
+    """Whether a broker had a reason to stop itself: its disk was made to fail."""
+    if host.disk is None or not isinstance(error, StorageError | CorruptLogError):
+        return False
+    return any(fault.startswith(("eio_", "enospc", "bit_flip_")) for fault in host.disk.faults)
+
+
+def collect(host: BrokerHost, into: dict[str, int]) -> None:
+    """Add what has happened to a disk, under its own names behind ``broker:``, and those of ``fault_list``."""
+    if host.disk is None:
+        return
+    for name, count in sorted(host.disk.faults.items()):
+        group = "broker_disk_error" if name.startswith("eio_") else _NAMES.get(name, "")
+        for each in (f"broker:{name}", group):
+            if each:
+                into[each] = into.get(each, 0) + count
+    host.disk.faults.clear()
+
+
+def mend(world: World, host: BrokerHost) -> None:
+    """Make a disk work again that was full, slow or hanging."""
+    disk = host.disk
+    if disk is None:
+        return
+    disk.capacity_bytes, disk.latency_factor = None, 1.0
+    disk.forget_failures()
+    _resume(world, host)
+
+
+def _resume(world: World, host: BrokerHost) -> None:
+    if host.disk is not None and host.disk.hung:
+        # In the host's context: what completes is its own.
+        world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
+
+
+def replace(world: World, host: BrokerHost) -> None:
+    """Put an empty disk into a broker that is down."""
+    assert host.disk is not None
+    collect(host, world.outcome.faults)
+    old = host.disk.directory_id
+    host.disk.replace(f"{host.name}-disk-{world.next_disk()}")
+    world.note(host.name, f"its disk {old} is replaced")
+    world.watch.tell("broker_disk_lost", host, old)
+
+
+async def kill_all_brokers(world: World, rng: random.Random) -> None:
+    """All at once."""
+    world.note("brokers", "all killed")
+    for host in world.members:
+        if host.service is not None:
+            world.happened("kill_all_brokers")
+        host.kill()
+    for host in rng.sample(world.members, len(world.members)):
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        _start_again(world, host)
+
+
+def _start_again(world: World, host: BrokerHost) -> None:
+    if host.service is None and world.may_mend(host.name):
+        world.note(host.name, "started")
+        host.start()
+
+
+async def broker_pause(world: World, rng: random.Random) -> None:
+    """A broker sleeps beyond one of its timeouts: replica lag, session, its own."""
+    host, config = rng.choice(world.members), world.config
+    if host.service is None or world.network.is_paused(host.name):
+        return
+    timeouts_ms = (config.replica_lag_ms, config.session_timeout_ms, config.session_timeout_ms + 3000)
+    seconds = rng.choice(timeouts_ms) / 1000 * rng.uniform(0.9, 1.5)
+    world.note(host.name, f"pause for {seconds:.3f} s")
+    world.network.pause(host.name)
+    first_s = min(seconds, 0.5)
+    await asyncio.sleep(first_s)
+    if world.network.loop.is_held(host.name):
+        world.happened("broker_pause")
+    await asyncio.sleep(seconds - first_s)
+    if world.may_mend(host.name):
+        world.network.resume(host.name)
+
+
+async def brokers_cut(world: World, rng: random.Random) -> None:
+    """One broker does not reach another, one way or both; the controllers hear both."""
+    if len(world.members) < 2:
+        return
+    one, other = (host.name for host in rng.sample(world.members, 2))
+    pairs = [(one, other)] if rng.random() < 0.3 else [(one, other), (other, one)]
+    await cut_for(world, "brokers_cut", pairs, duration_s(rng))
+
+
+async def broker_alone(world: World, rng: random.Random) -> None:
+    """A broker reaches no controller, or no other host at all. Clients still reach it."""
+    name = rng.choice(world.members).name
+    others = [host.name for host in world.controllers]
+    if rng.random() < 0.5:
+        others += [host.name for host in world.members if host.name != name]
+    session_s = world.config.session_timeout_ms / 1000
+    pairs = [pair for other in others for pair in ((name, other), (other, name))]
+    await cut_for(world, "broker_alone", pairs, session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0)))
+
+
+async def fetches_late(world: World, rng: random.Random) -> None:
+    """What brokers fetch from each other, or are answered, comes late; a new link overtakes it."""
+    if len(world.members) < 2:
+        return
+    one, other = (host.name for host in rng.sample(world.members, 2))
+    lag_s = world.config.replica_lag_ms / 1000
+    seconds = lag_s * rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 3.0)))
+    if world.network.stall(one, other, seconds, Conversation.REPLICA_FETCH):
+        world.note("network", f"replica fetches {one}>{other} {seconds:.3f} s late")
+        world.happened("fetches_late")
+
+
+async def broker_disk_error(world: World, rng: random.Random) -> None:
+    """The next write or sync fails once (EIO); the broker stops, and is started again."""
+    host = rng.choice(world.members)
+    if host.disk is not None:
+        host.disk.fail_next(rng.choice(("append", "flush")))
+
+
+async def broker_disk_full(world: World, rng: random.Random) -> None:
+    """No space left after a few more writes, for a while."""
+    host = rng.choice(world.members)
+    disk = host.disk
+    if disk is None:
+        return
+    disk.capacity_bytes = disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
+    world.note(host.name, "its disk is nearly full")
+    await asyncio.sleep(rng.uniform(0.5, 6.0))
+    if world.may_mend(host.name):
+        disk.capacity_bytes = None
+
+
+async def broker_disk_hang(world: World, rng: random.Random) -> None:
+    """Nothing that was asked of a disk completes for a while."""
+    host = rng.choice(world.members)
+    disk = host.disk
+    if disk is None or disk.hung:
+        return
+    seconds = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 15.0)))
+    world.note(host.name, f"its disk hangs for {seconds:.3f} s")
+    disk.hang()
+    await asyncio.sleep(seconds)
+    if world.may_mend(host.name):
+        _resume(world, host)
+
+
+async def broker_disk_slow(world: World, rng: random.Random) -> None:
+    """A disk takes ten to a hundred times as long."""
+    host = rng.choice(world.members)
+    if host.disk is None:
+        return
+    world.note(host.name, "its disk is slow")
+    world.happened("broker_disk_slow")
+    host.disk.latency_factor = rng.uniform(10.0, 100.0)
+    await asyncio.sleep(rng.uniform(0.5, 8.0))
+    if world.may_mend(host.name):
+        host.disk.latency_factor = 1.0
+
+
+async def broker_bit_flip(world: World, rng: random.Random) -> None:
+    """One durable bit changes. The broker meets it, stops, does not start with it, and gets an empty disk."""
+    host = rng.choice(world.members)
+    if host.disk is None or not host.disk.flip_bit(rng):
+        return
+    world.note(host.name, "a bit of its partitions flips")
+    world.watch.tell("broker_disk_lost", host, host.disk.directory_id)
+    if rng.random() < 0.7:
+        # A log is read whole at the start only.
+        host.kill()
+        await asyncio.sleep(rng.uniform(0.05, 1.0))
+        _start_again(world, host)
+
+
+async def replace_broker_disk(world: World, rng: random.Random) -> None:
+    """A broker dies, and comes back with an empty disk."""
+    host = rng.choice(world.members)
+    if host.disk is None:
+        return
+    host.kill()
+    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 4.0))))
+    if host.service is not None or world.lasting:
+        return
+    replace(world, host)
+    world.happened("replace_broker_disk")
+    await asyncio.sleep(rng.uniform(0.0, 0.5))
+    _start_again(world, host)
+
+
+RUN: dict[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        kill_all_brokers, broker_pause, brokers_cut, broker_alone, fetches_late, broker_disk_error, broker_disk_full,
+        broker_disk_hang, broker_disk_slow, broker_bit_flip, replace_broker_disk,
+    )
+}  # fmt: skip

@@ -1,0 +1,213 @@
+"""The race of KIP-903, step by step: a replica catches up, loses its disk, and the ISR change that takes it in arrives only then.
+
+1. Broker 2 is down and out of the ISR; broker 1 leads alone, and acknowledges records.
+2. Broker 2 comes back and catches up. Its leader proposes the ISR {1, 2}; the message is late.
+3. Broker 2's disk is replaced. It registers anew, is unfenced, and has nothing: the way to its leader is cut.
+4. The late proposal arrives. It vouches for broker 2 by the broker epoch that it has fetched with, which is over by now.
+5. Broker 1 dies and broker 2 may lead, if it is in the ISR. Then broker 1 comes back, and whoever leads is asked for every record.
+
+With the epoch check the proposal is refused: INELIGIBLE_REPLICA, and nothing is lost. Without it broker 2 leads with an empty log, and
+broker 1 cuts off what it had acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.client.consumer import EARLIEST, Consumer
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation import faults_data
+from simulation.checks.api import Checker, CheckFailedError
+from simulation.hosts import BrokerHost
+from simulation.loop import run
+from simulation.network_faults import LinkFaults
+from simulation.swarm import SwarmConfig
+from simulation.world import Outcome, World
+
+CONFIG = SwarmConfig(voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000)
+TOPIC = "race"
+RECORDS = 20
+LATE_S = 4.0
+"""Longer than a session and a registration take, shorter than the leader waits for an answer."""
+WITHIN_S = 20.0
+
+
+@dataclass(slots=True)
+class Race:
+    """What came of it."""
+
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """Value -> offset."""
+    read: dict[int, str] = field(default_factory=dict)
+    """Offset -> value, at the end."""
+    answers: list[str] = field(default_factory=list)
+    """Of the controller, to ISR changes: error codes, or the ISR."""
+    isr_after: tuple[int, ...] = ()
+    """When the late proposal has been answered."""
+    leaders: list[int] = field(default_factory=list)
+    """One after the other."""
+    failure: BaseException | None = None
+
+    @property
+    def lost(self) -> list[str]:
+        """Values that were acknowledged and are not where they were."""
+        return [value for value, offset in self.acknowledged.items() if self.read.get(offset) != value]
+
+
+class _Late(LinkFaults):
+    """The first ISR change, once armed, is late; nothing else is."""
+
+    armed = False
+    happened_at = -1.0
+
+    @override
+    def late_change_s(self, rng: Any, one: str, other: str, messages: list[Any]) -> float:
+        if not self.armed or not any(
+            type(message) is pb.ControllerRequest and message.WhichOneof("body") == "alter_partition"
+            for message in messages
+        ):
+            return 0.0
+        self.armed = False
+        self.happened("isr_change_late")
+        return LATE_S
+
+
+class _Answers(Checker):
+    """Notes what leaders are told."""
+
+    def __init__(self, race: Race) -> None:
+        self._race = race
+
+    @override
+    def message_sent(self, host: Any, peer: str, message: Any) -> None:
+        if type(message) is pb.ControllerResponse and message.HasField("alter_partition"):
+            for topic in message.alter_partition.topics:
+                for result in topic.partitions:
+                    code = result.error_code
+                    self._race.answers.append(ErrorCode(code).name if code else f"ISR {sorted(result.isr)}")
+
+
+class RaceWorld(World):
+    """The cluster that it happens in."""
+
+    def __init__(self, race: Race, seed: int, checkers: Sequence[Checker], outcome: Outcome) -> None:
+        super().__init__(seed, CONFIG, [*checkers, _Answers(race)], outcome)
+        self._race = race
+        self._late = _Late(self.happened)
+
+    @override
+    async def _live(self) -> None:
+        self.network.faults = self._late
+        for host in self.hosts():
+            host.start()
+        self.spawn(self._sampling(), "sampling")
+        await self.until(self._is_up, WITHIN_S, "the cluster comes up")
+        one, two = self.members
+        await self._create()
+        await self._until_isr({1, 2})
+        two.kill()
+        await self._until_isr({1})
+        await self._produce(RECORDS)
+        self._late.armed = True
+        two.start()
+        await self.until(lambda: not self._late.armed, WITHIN_S, "the leader proposes broker 2")
+        await self._produce(RECORDS)
+        await self._replaced(one, two)
+        late_until = self.now() + LATE_S
+        await asyncio.sleep(max(0.0, late_until - self.now()))
+        self._race.isr_after = self._partition().isr
+        one.kill()
+        await asyncio.sleep(CONFIG.session_timeout_ms / 1000 * 2)
+        self._race.leaders.append(self._partition().leader)
+        for pair in ((one.name, two.name), (two.name, one.name)):
+            self.network.unblock(*pair)
+        one.start()
+        await self._until_isr({1, 2})
+        self._race.leaders.append(self._partition().leader)
+        await self._read()
+        self.watch.tell("end")
+
+    async def _create(self) -> None:
+        client = ControllerClient(self.network.transport_for("data-admin"), self.endpoints, rng=self.rng("race"))
+        assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+        topic = pb.CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment])
+        operation = self.workload.operation(client="data-admin", kind="create_topic", key=TOPIC, acks=0)
+        response = await client.call(pb.CreateTopicsRequest(topics=[topic]))
+        operation.outcome, operation.response = "unknown", None
+        self.workload.returned(operation)
+        self.workload.data.topics[TOPIC] = response.create_topics.topics[0].topic_id
+        client.close()
+
+    def _partition(self) -> Any:
+        return self.active_image().partitions[self.workload.data.topics[TOPIC], 0]
+
+    async def _until_isr(self, members: set[int]) -> None:
+        await self.until(
+            lambda: self.active() is not None and set(self._partition().isr) == members,
+            WITHIN_S,
+            f"the ISR is {members}",
+        )
+
+    async def _produce(self, count: int) -> None:
+        producer = self.workload.data.producer("producer0", acks=-1)
+        for _ in range(count):
+            done = await self.workload.data.send("producer0", producer, TOPIC, -1, again=False)
+            if done.outcome != "ok":
+                raise CheckFailedError(f"it did not happen: a record is taken: {done.error}")
+            self._race.acknowledged[done.value] = done.record_offset
+        producer.close()
+
+    async def _replaced(self, one: BrokerHost, two: BrokerHost) -> None:
+        """Broker 2 comes back with an empty disk, and does not reach its leader."""
+        two.kill()
+        for pair in ((one.name, two.name), (two.name, one.name)):
+            self.network.block(*pair)
+        epoch = self.active_image().brokers[2].epoch
+        faults_data.replace(self, two)
+        two.start()
+        await self.until(
+            lambda: self.active_image().brokers[2].epoch > epoch and not self.active_image().brokers[2].fenced,
+            LATE_S - 0.5,
+            "broker 2 is registered anew and unfenced before the proposal arrives",
+        )
+
+    async def _read(self) -> None:
+        """All that is there, from the beginning."""
+        consumer = Consumer(
+            self.network.transport_for("consumer0"), [host.endpoint for host in self.members], rng=self.rng("reader")
+        )
+        consumer.assign(TOPIC, offset=EARLIEST)
+        try:
+            while records := await consumer.poll(2.0):
+                for record in records:
+                    self._race.read[record.offset] = (record.value or b"").decode()
+        except ApiError as error:
+            raise CheckFailedError(f"it did not happen: all is read: {error}") from error
+        consumer.close()
+
+
+def race(seed: int = 1, checkers: Sequence[Checker] = ()) -> Race:
+    """Run it. What a checker, or the scenario itself, found is in ``failure``."""
+    result = Race()
+    outcome = Outcome(seed, CONFIG)
+
+    async def main() -> None:
+        world = RaceWorld(result, seed, checkers, outcome)
+        try:
+            await world.live()
+        finally:
+            if world.watch.failure is not None:
+                result.failure = world.watch.failure
+
+    try:
+        run(main())
+    except Exception as error:
+        result.failure = result.failure or error
+    return result
