@@ -46,7 +46,7 @@ class DataServing(Checker):
         """The highest broker epoch that each replica has fetched with."""
         self._vouched: dict[Process, dict[tuple[PartitionKey, int, int], set[int]]] = {}
         """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
-        self.served = self.refused = self.proposals = self.stale = 0
+        self.served = self.refused = self.proposals = 0
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
@@ -65,6 +65,12 @@ class DataServing(Checker):
             if found is not None and not message.HasField("error"):
                 process, sent_at = found
                 self._heard[process] = max(sent_at, self._heard.get(process, sent_at))
+
+    @override
+    def broker_moved(self, host: BrokerView) -> None:
+        # Where no heartbeats are asked for silence says nothing; from when they are on it counts.
+        if host.service is not None and not host.service._lifecycle.heartbeats:
+            self._heard[host.name, host.incarnation] = host.network.loop.time()  # type: ignore[attr-defined]
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,435 @@
+"""The checkers of partitions' records pass sound lives, and refuse each kind of unsound one."""
+
+import pytest
+from checks_harness import fencing
+from data_harness import KEY, DataTrace, chunk
+
+from broker.partition import events as ev
+from raftlog.client.data_records import ConsumedRecord
+from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2
+from simulation.checks.api import CheckFailedError
+
+RECOVERING = 1
+
+
+def refused(why: str):
+    return pytest.raises(CheckFailedError, match=why)
+
+
+def consumed(trace: DataTrace, offset: int, value: str, epoch: int = 0, client: str = "consumer") -> None:
+    record = ConsumedRecord("t", 0, offset, epoch, 1, None, value.encode(), ())
+    trace.tell("consumed", client, KEY[0], record)
+
+
+def test_a_sound_life_passes() -> None:
+    trace = DataTrace(min_isr=2)
+    sent = [trace.post("a"), trace.post("b"), trace.post("c")]
+    trace.everywhere(0, 0, "a", "b")
+    trace.produced(1, 0, "a", "b")
+    trace.told(sent[0], 0)
+    trace.told(sent[1], 1)
+    consumed(trace, 0, "a")
+    consumed(trace, 1, "b")
+    # Broker 1 dies; broker 2 leads and goes on.
+    trace.change(isr=[2, 3], leader=2)
+    trace.lead(2, 1)
+    trace.everywhere(2, 1, "c", on=(2, 3))
+    trace.produced(2, 2, "c")
+    trace.told(sent[2], 2)
+    consumed(trace, 2, "c", 1)
+    assert (trace.data.voided, trace.data.acknowledged, trace.last.read, trace.last.acknowledged) == (0, 2, 3, 3)
+
+
+# --- I22: logs ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_batches_of_one_offset_and_leader_epoch_are_refused() -> None:
+    trace = DataTrace()
+    trace.write(1, 0, 0, "a")
+    with refused("I22.*two logs"):
+        trace.write(2, 0, 0, "b")
+
+
+def test_the_same_batch_above_different_ones_is_refused() -> None:
+    trace = DataTrace()
+    trace.write(1, 0, 0, "a")
+    trace.write(1, 1, 2, "c")
+    trace.write(2, 0, 1, "b")
+    with refused("I22.*two logs"):
+        trace.write(2, 1, 2, "c")
+
+
+def test_a_gap_and_an_older_epoch_are_refused() -> None:
+    trace = DataTrace()
+    trace.write(1, 0, 1, "a")
+    with refused("I22.*appends at 2"):
+        trace.write(1, 2, 1, "b")
+    with refused("I22.*epoch 0"):
+        trace.write(1, 1, 0, "b")
+
+
+def test_a_cut_inside_a_batch_is_refused() -> None:
+    trace = DataTrace()
+    trace.write(1, 0, 0, "a", "b")
+    with refused("I22.*inside a batch"):
+        trace.tell("data_step", trace.broker(1), ev.Tick(), [ev.Truncate(KEY, 1)], 0.0)
+
+
+# --- I23: what is committed -------------------------------------------------------------------------------------------------
+
+
+def test_what_an_isr_member_lacks_is_not_committed() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    with refused("I23.*broker 3 is in the ISR.*missing"):
+        trace.fetched(1, 1)
+
+
+def test_what_is_not_durable_is_not_committed() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.write(3, 0, 0, "a", durable=False)
+    with refused("I23.*broker 3"):
+        trace.fetched(1, 1)
+    trace.flush(3)
+    trace.fetched(1, 1)
+
+
+def test_records_of_another_epoch_on_a_members_disk_do_not_count() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 1, "a", on=(1, 2))
+    trace.write(3, 0, 0, "x")
+    with refused("I23.*of leader epoch 0"):
+        trace.fetched(1, 1)
+
+
+def test_an_acknowledged_record_is_on_its_leaders_disk() -> None:
+    trace = DataTrace((1,))
+    trace.write(1, 0, 0, "a", durable=False)
+    with refused("not on its own disk"):
+        trace.produced(1, 0, "a", acks=1)
+    trace.flush(1)
+    trace.produced(1, 0, "a", acks=1)
+    with refused("not there"):
+        trace.produced(1, 1, "b", acks=1)
+
+
+def test_records_acknowledged_to_all_are_on_as_many_disks_as_asked_for() -> None:
+    trace = DataTrace((1,), min_isr=2)
+    trace.post("a")
+    trace.write(1, 0, 0, "a")
+    with refused("it is on 1 disks, min.insync.replicas is 2"):
+        trace.produced(1, 0, "a")
+
+
+def test_what_is_committed_never_changes() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.post("b")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.write(3, 0, 1, "b")
+    with refused("was something else"):
+        trace.data.claim(trace.broker(3), KEY, 1, 1)
+
+
+def test_a_leader_has_all_that_is_committed() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.change(isr=[2], leader=2)
+    trace.lead(2, 1)
+    # Nobody who commits would make broker 3 the leader; who says so all the same must have it.
+    trace.data.partitions[KEY].leaders[2] = 3
+    with refused("without what is committed up to 1"):
+        trace.lead(3, 2)
+
+
+def test_a_leader_is_who_was_made_one() -> None:
+    trace = DataTrace()
+    with refused("that is broker 1's"):
+        trace.lead(2, 0)
+
+
+def test_whoever_comes_into_an_isr_has_all_that_is_committed() -> None:
+    trace = DataTrace((1,))
+    trace.post("a")
+    trace.write(1, 0, 0, "a")
+    trace.fetched(1, 1)
+    with refused("broker 2 is in the ISR"):
+        trace.change(isr=[1, 2])
+
+
+def test_an_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
+    trace.broker(2).disk.replace("disk-4")
+    with refused("broker 2 is in the ISR"):
+        # The registration leaves it in.
+        trace.register(2, "disk-4")
+
+
+def test_an_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
+    trace = DataTrace()
+    trace.write(2, 0, 0, "a", durable=False)
+    named = data_pb2.ReplicaFetchPartition(topic_id=KEY[0], fetch_offset=1, last_fetched_epoch=0)
+    fetch = ev.SendReplicaFetch(1, data_pb2.ReplicaFetchRequest(partitions=[named]))
+    with refused("acknowledges.*not on its disk"):
+        trace.does(2, ev.Tick(), fetch)
+    trace.flush(2)
+    trace.does(2, ev.Tick(), fetch)
+
+
+def test_committed_records_are_not_cut_off_and_their_replicas_not_deleted() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    with refused("cuts.*at 0"):
+        trace.does(3, ev.Tick(), ev.Truncate(KEY, 0))
+    with refused("deletes"):
+        trace.does(2, ev.Tick(), ev.Delete(KEY))
+
+
+def test_uncommitted_records_may_be_cut_off() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    trace.write(3, 1, 0, "b")
+    trace.does(3, ev.Tick(), ev.Truncate(KEY, 1))
+
+
+# --- what voids ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_of_an_isr_that_loses_its_disk_voids_what_was_committed() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.post("b")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
+    assert trace.data.voided == 0, "broker 2 has its disk"
+    trace.change(isr=[1])
+    assert trace.data.voided == 1
+    trace.broker(1).disk.replace("disk-4")
+    trace.register(1, "disk-4")
+    trace.change(leader=-1)
+    trace.change(leader=1)
+    trace.process(trace.broker(1))
+    trace.lead(1, 2)
+    trace.write(1, 0, 2, "b")
+    trace.produced(1, 0, "b")
+
+
+def test_one_sound_member_keeps_what_is_committed() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
+    trace.change(isr=[2], leader=2)
+    trace.broker(2).disk.durable.clear()
+    with refused("broker 2 is in the ISR"):
+        trace.change(isr=[2, 3])
+
+
+def test_an_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_says() -> None:
+    trace = DataTrace((1,))
+    trace.post("a")
+    trace.post("b")
+    trace.write(1, 0, 0, "a")
+    trace.fetched(1, 1)
+    trace.change(isr=[2], leader=2, leader_recovery_state=RECOVERING)
+    assert trace.data.voided == 1
+    trace.fetched(1, 1)
+    trace.lead(2, 1)
+    trace.write(2, 0, 1, "b")
+    trace.fetched(2, 1)
+
+
+def test_a_new_leader_from_the_isr_voids_nothing() -> None:
+    trace = DataTrace((1, 2))
+    trace.change(isr=[2], leader=2)
+    assert trace.data.voided == 0
+
+
+# --- I24: who serves ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_process_serves_in_one_leader_epoch() -> None:
+    trace = DataTrace((1,))
+    trace.fetched(1, 0)
+    with refused("I24.*leader epoch 0"):
+        trace.broker(2).service.data.replicas._host.replicas[KEY].role = (
+            trace.broker(1).service.data.replicas._host.replicas[KEY].role
+        )
+        trace.fetched(2, 0)
+
+
+def produce(trace: DataTrace, broker_id: int) -> None:
+    event = ev.ProduceReceived(data_pb2.ProduceRequest(acks=-1), 1, object())
+    trace.does(broker_id, event, ev.Append(KEY, chunk(0, 0, "a"), 0, 1))
+
+
+def test_a_fenced_broker_takes_nothing_new() -> None:
+    trace = DataTrace()
+    trace.show(trace.committed(1, fencing(1, trace.epochs[1], True)))
+    with refused("I24: b1 serves ProduceReceived"):
+        produce(trace, 1)
+    reply_to = object()
+    event = ev.FetchReceived(data_pb2.FetchRequest(), reply_to)
+    read = ev.Read(0, KEY, 0, 1, 100)
+    with refused("I24: b1 serves FetchReceived"):
+        trace.does(1, event, ev.AnswerFetch(reply_to, data_pb2.FetchResponse(), (read,)))
+    # What was parked before is ended with what there is.
+    trace.does(1, ev.Tick(), ev.AnswerFetch(object(), data_pb2.FetchResponse(), (read,)))
+    with refused("I24: b1 takes a fetch of broker 2"):
+        trace.replica_fetch(1, 2, trace.epochs[2])
+    trace.replica_fetch(1, 2, trace.epochs[2], code=ErrorCode.BROKER_FENCED)
+
+
+def test_a_broker_that_hears_nothing_takes_nothing_new_after_its_timeout() -> None:
+    trace = DataTrace()
+    trace.time += 9.0
+    produce(trace, 1)
+    trace.time += 0.001
+    with refused("the last heartbeat that was answered was sent 9.001 s before"):
+        trace.does(
+            1, ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()), ev.Append(KEY, chunk(1, 0, "b"), 1, 2)
+        )
+    trace.beat(1)
+    trace.does(1, ev.ProduceReceived(data_pb2.ProduceRequest(), 1, object()), ev.Append(KEY, chunk(2, 0, "c"), 2, 3))
+
+
+def test_a_heartbeat_that_was_refused_is_none() -> None:
+    trace = DataTrace()
+    trace.time += 9.001
+    beat = rpc.BrokerHeartbeatRequest(broker_id=1)
+    trace.send("b1", "c1", rpc.ControllerRequest(correlation_id=8, broker_heartbeat=beat))
+    response = rpc.ControllerResponse(correlation_id=8)
+    response.error.error_code = ErrorCode.STALE_BROKER_EPOCH
+    trace.send("c1", "b1", response)
+    with refused("I24"):
+        produce(trace, 1)
+
+
+def test_a_fetch_of_a_former_incarnation_is_refused() -> None:
+    trace = DataTrace()
+    old = trace.epochs[2]
+    trace.replica_fetch(1, 2, old)
+    trace.register(2)
+    # Not in the leader's image yet, and no fetch has told.
+    trace.replica_fetch(1, 2, old)
+    trace.replica_fetch(1, 2, trace.epochs[2])
+    with refused("I24: b1 takes a fetch of broker 2 of epoch"):
+        trace.replica_fetch(1, 2, old)
+    trace.replica_fetch(1, 2, old, code=ErrorCode.STALE_BROKER_EPOCH)
+
+
+def test_a_fetch_of_an_incarnation_that_the_image_has_replaced_is_refused() -> None:
+    trace = DataTrace()
+    old = trace.epochs[2]
+    trace.register(2)
+    trace.show(trace.ledger.golden.end - 1)
+    with refused("I24: b1 takes a fetch of broker 2 of epoch"):
+        trace.replica_fetch(1, 2, old)
+
+
+def test_a_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
+    trace = DataTrace((1,))
+    old = trace.epochs[2]
+    trace.replica_fetch(1, 2, old)
+    trace.propose(1, (1, trace.epochs[1]), (2, old))
+    trace.register(2)
+    with refused("I24: b1 proposes broker 2 by epoch"):
+        trace.propose(1, (1, trace.epochs[1]), (2, trace.epochs[2]))
+    with refused("I24: b1 proposes broker 3 by epoch"):
+        trace.propose(1, (1, trace.epochs[1]), (3, trace.epochs[3]))
+    with refused("I24: b1 proposes broker 1 by epoch -1"):
+        trace.propose(1, (1, -1))
+
+
+# --- I25: clients ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_record_is_where_the_answer_says() -> None:
+    trace = DataTrace()
+    a, b = trace.post("a"), trace.post("b")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    trace.told(a, 0)
+    with refused("I25.*is at 1"):
+        trace.told(b, 1)
+
+
+def test_a_refused_record_is_never_committed() -> None:
+    trace = DataTrace()
+    trace.give(trace.post("a"), "failed", error="NOT_ENOUGH_REPLICAS")
+    trace.everywhere(0, 0, "a")
+    with refused("I25.*was refused"):
+        trace.fetched(1, 1)
+    trace = DataTrace()
+    a = trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    with refused("I25.*was refused"):
+        trace.give(a, "failed", error="NOT_ENOUGH_REPLICAS")
+
+
+def test_a_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> None:
+    trace = DataTrace()
+    trace.everywhere(0, 0, "ghost")
+    with refused("I25.*nobody has sent"):
+        trace.fetched(1, 1)
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.everywhere(1, 0, "a")
+    with refused("I25.*sent once"):
+        trace.fetched(1, 2)
+    trace = DataTrace()
+    trace.post("a", mode=1)
+    trace.everywhere(0, 0, "a")
+    trace.everywhere(1, 0, "a")
+    trace.fetched(1, 2)
+
+
+def test_a_consumer_is_given_what_is_committed_in_order() -> None:
+    trace = DataTrace()
+    for value in ("a", "b", "c"):
+        trace.post(value)
+    trace.everywhere(0, 0, "a", "b", "c")
+    with refused("I25.*committed is None"):
+        consumed(trace, 0, "a")
+    trace.fetched(1, 3)
+    trace = DataTrace()
+    for value in ("a", "b", "c"):
+        trace.post(value)
+    trace.everywhere(0, 0, "a", "b", "c")
+    trace.fetched(1, 3)
+    consumed(trace, 0, "a")
+    with refused("I25.*1 is next"):
+        consumed(trace, 2, "c")
+    with refused("I25.*is given b'x'"):
+        consumed(trace, 1, "x", client="other")
+    with refused("I25.*leader epoch 1"):
+        consumed(trace, 1, "b", 1, client="third")
+
+
+def test_a_position_out_of_range_is_refused_unless_something_was_void() -> None:
+    trace = DataTrace((1,))
+    with refused("I25.*out of range"):
+        trace.tell("consumer_out_of_range", "consumer")
+    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
+    trace.tell("consumer_out_of_range", "consumer")
