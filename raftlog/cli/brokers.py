@@ -181,3 +181,46 @@ def _lao(answer: Any) -> str:
         who = ", ".join(map(str, answer.held_back_by))
         return f"{answer.lowest_acknowledged_offset}, held back by {who} for {answer.held_back_ms / 1000:.1f} s"
     return str(answer.lowest_acknowledged_offset)
+
+
+@app.command("api-versions", epilog=EPILOG)
+def api_versions(
+    bootstrap_server: BootstrapServer = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """Show what a broker offers: versions of requests, by the feature levels that every broker has applied (ApiVersions).
+
+    SUPPORTED is what the broker's build knows of a feature, FINALIZED what the cluster runs at, as far as all unfenced brokers have
+    acknowledged it; 0: not at all, or not known.
+
+    \b
+    Examples:
+      raftlog brokers api-versions --bootstrap-server 127.0.0.1:9092
+      raftlog brokers api-versions --json
+    """
+    from raftlog.cli.session import Session, run
+
+    async def ask(session: Session) -> Any:
+        return await session.brokers(bootstrap_server).api_versions(timeout)
+
+    offered = run(ask, timeout)
+    apis = [
+        {"api_key": one.api_key, "name": one.name, "min_version": one.min_version, "max_version": one.max_version}
+        for one in offered.api_keys
+    ]
+    levels = {one.name: one.level for one in offered.finalized_features}
+    features = [
+        {
+            "feature": one.name,
+            "min_supported_version": one.min_version,
+            "max_supported_version": one.max_version,
+            "finalized_level": levels.get(one.name, 0),
+        }
+        for one in offered.supported_features
+    ]
+    epoch = known(offered.finalized_features_epoch)
+    if as_json:
+        print_json({"api_keys": apis, "features": features, "finalized_features_epoch": epoch})
+        return
+    print_table(("KEY", "API", "MIN", "MAX"), (list(one.values()) for one in apis), right=("KEY", "MIN", "MAX"))
+    rows = ([one[0], f"{one[1]} to {one[2]}", one[3]] for one in (list(feature.values()) for feature in features))
+    print_table(("FEATURE", "SUPPORTED", "FINALIZED"), rows, right=("FINALIZED",))

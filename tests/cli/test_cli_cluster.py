@@ -235,3 +235,25 @@ def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog, at):
     assert (incomplete.code, "all of --voter-id" in incomplete.err) == (2, True)
     unknown = raftlog("quorum", "add-controller", "--voter-id", 9, "--directory-id", "d", "--endpoint", "h:1", *at)
     assert "does not fetch from this leader" in unknown.err
+
+
+def test_what_a_broker_offers(raftlog, cluster):
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    ran = raftlog("brokers", "api-versions", *server, "--json")
+    assert ran.code == 0, ran.err
+    versions = {one["name"]: one["max_version"] for one in ran.json["api_keys"]}
+    assert versions["Metadata"] == 1, "strict reads"
+    levels = {one["feature"]: one["finalized_level"] for one in ran.json["features"]}
+    assert levels["metadata.version"] >= 3
+    assert levels["lao.version"] == 1
+    assert "DescribeConfigs" in raftlog("brokers", "api-versions", *server).out
+
+
+def test_strict_reads(raftlog, cluster):
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    made = raftlog("topics", "create", "strictly-read", "-r", 1, "--acks", "acknowledged", *server, "--json")
+    assert made.code == 0, made
+    listed = raftlog("topics", "list", "--read", "strict", *server, "--json")
+    assert listed.code == 0, listed.err
+    assert "strictly-read" in [topic["name"] for topic in listed.json["topics"]]
+    assert listed.json["offset"] >= made.json["write"]["offset"]
