@@ -175,7 +175,12 @@ WIRES: dict[Conversation, ConversationWires] = {
 }
 
 
-def _body(message: Message) -> str:
-    """Which field of the oneof ``body`` is set, empty if there is none."""
-    oneof = message.DESCRIPTOR.oneofs_by_name.get("body")
-    return (message.WhichOneof("body") or "") if oneof is not None else ""
+def _body(message: Any) -> str:
+    """Which field of the oneof ``body`` is set, the innermost where a request is carried in another; empty if there is none."""
+    name = ""
+    while "body" in message.DESCRIPTOR.oneofs_by_name:
+        field = message.WhichOneof("body")
+        if field is None:
+            break
+        name, message = field, getattr(message, field)
+    return name

@@ -79,6 +79,10 @@ def test_a_message_above_the_limit_is_a_typed_error() -> None:
     with pytest.raises(ApiError) as caught:
         wire.encode(controller_pb2.ControllerRequest(delete_topics=topics), 1000)
     assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
+    forwarded = broker_pb2.BrokerRequest(write=controller_pb2.ControllerRequest(delete_topics=topics))
+    with pytest.raises(ApiError) as caught:
+        WIRES[Conversation.BROKER].to_server.encode(forwarded, 1000)
+    assert (caught.value.code, caught.value.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
 
 
 @pytest.mark.parametrize("conversation", list(Conversation))
