@@ -1,0 +1,99 @@
+"""``raftlog hostnames`` against a real controller and broker, and the same by unary gRPC."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import ErrorCode
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.unary import ERROR_METADATA_KEY
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
+
+import grpc  # isort: skip
+
+
+@pytest.fixture
+def at(cluster):
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def listed(raftlog, at):
+    return {one["hostname"]: one for one in raftlog("hostnames", "list", *at, "--json").json["hostnames"]}
+
+
+def test_a_broker_that_registered_is_listed(raftlog, at, cluster):
+    broker = cluster.brokers[0]
+    one = listed(raftlog, at)["127.0.0.1"]
+    assert one["mapping"] == {"version": 0, "broker.id": broker.node_id}
+    assert (one["reason"], one["endpoint"]) == ("registered", broker.endpoint)
+    shown = raftlog("hostnames", "list", *at).out
+    assert "127.0.0.1" in shown
+    assert broker.endpoint in shown
+
+
+def test_set_compare_and_delete(raftlog, at):
+    ran = raftlog("hostnames", "set", "New.Example.", 77, "--validate-only", *at)
+    assert (ran.code, ran.out.strip()) == (0, "New.Example.: would be accepted")
+    assert "new.example" not in listed(raftlog, at)
+    assert raftlog("hostnames", "set", "New.Example.", 77, "--expected-offset", -1, *at).code == 0
+    offset = listed(raftlog, at)["new.example"]["offset"]
+    ran = raftlog("hostnames", "set", "new.example", 78, "--expected-offset", offset + 1, *at)
+    assert ran.code == 1
+    assert "INVALID_UPDATE_VERSION" in ran.err
+    assert "field alterations[0].expected_offset" in ran.err
+    ran = raftlog("hostnames", "delete", "new.example", "--expected-offset", offset, "--json", *at)
+    assert ran.json["hostnames"] == {"new.example": None}
+    assert "RESOURCE_NOT_FOUND" in raftlog("hostnames", "delete", "new.example", *at).err
+
+
+def test_a_broker_forwards_an_edit(raftlog, at, cluster):
+    assert raftlog("hostnames", "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint).code == 0
+    assert listed(raftlog, at)["fwd.example"]["mapping"]["broker.id"] == 5
+    assert raftlog("hostnames", "delete", "fwd.example", *at).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["delete"], "give the names of hosts, or --all"),
+        (["delete", "a", "--all"], "give the names of hosts, or --all"),
+        (["delete", "a", "b", "--expected-offset", 1], "is about one host"),
+        (["set", "a b", 1], "is no hostname"),
+    ],
+)
+def test_what_makes_no_sense(raftlog, at, arguments, says):
+    ran = raftlog("hostnames", *arguments, *at)
+    assert ran.code != 0
+    assert says in ran.err
+
+
+def test_unary(cluster):
+    with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
+        stub = controller_pb2_grpc.ControllerStub(channel)
+        change = controller_pb2.HostnameAlteration(hostname="unary.example", broker_id=9, expected_offset=-1)
+        done = stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30)
+        (one,) = (
+            one
+            for one in stub.ListHostnames(controller_pb2.ListHostnamesRequest(), timeout=30).hostnames
+            if one.hostname == "unary.example"
+        )
+        assert (one.broker_id, one.offset) == (9, done.results[0].offset)
+        again = stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30)
+        assert again.results[0].error.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        gone = controller_pb2.HostnameAlteration(hostname="unary.example", expected_offset=one.offset)
+        stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[gone]), timeout=30)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.RegisterBroker(
+                controller_pb2.RegisterBrokerRequest(broker_id=-1, cluster_id=cluster.cluster_id), timeout=30
+            )
+        (data,) = (value for key, value in refused.value.trailing_metadata() if key == ERROR_METADATA_KEY)
+        assert common_pb2.Error.FromString(data).field == "broker_id"
+
+
+def test_all_mappings_go_when_asked(raftlog, at):
+    assert raftlog("hostnames", "set", "x.example", 5, *at).code == 0
+    names = set(listed(raftlog, at))
+    ran = raftlog("hostnames", "delete", "--all", "--json", *at)
+    assert set(ran.json["hostnames"]) == names
+    assert listed(raftlog, at) == {}
