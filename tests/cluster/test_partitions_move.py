@@ -1,0 +1,101 @@
+"""Partitions move from brokers to brokers while clients write to them: nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog, until
+from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
+
+from raftlog.cli.local import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A controller, node 1, and brokers 2 to 5; a partition on 2 and 3."""
+    made = LocalCluster(tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        ran = told(made, "topics", "create", TOPIC, "--replica-assignment", "2:3", "--acks", "visible")
+        assert "created" in ran
+        yield made
+    finally:
+        for node in made.nodes:
+            made.kill(node.name, signal.SIGCONT)
+        made.stop_all(timeout_s=5)
+
+
+def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
+    """What a command says, asked of the controller."""
+    ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
+    assert ran.code == code, ran
+    return str(ran.out)
+
+
+def moved(cluster: LocalCluster) -> bool:
+    ran = raftlog("partitions", "reassignments", "--check", "--bootstrap-controller", cluster.bootstrap_controllers)
+    return bool(ran.code == 0)
+
+
+def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load, reader = Load(world.producer()), Reader(world.consumer())
+            await load.more(200)
+            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
+            await load.more(100)
+            await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
+            await world.led_by(4)
+            await load.more(200)
+            await load.stop()
+            # Those that had it may go: the others have everything.
+            for name in ("broker-2", "broker-3"):
+                cluster.kill(name, signal.SIGKILL)
+            await nothing_is_lost(world, load, reader)
+            for name in ("broker-2", "broker-3"):
+                assert await asyncio.to_thread(cluster.wait_gone, name)
+                await asyncio.to_thread(cluster.start, name)
+            await asyncio.to_thread(cluster.wait_ready, ["broker-2", "broker-3"], PATIENCE_S)
+
+    asyncio.run(test())
+
+
+def test_a_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(50)
+            cluster.kill("broker-2", signal.SIGSTOP)
+            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=2,4")
+            await load.more(100)
+            shown = await asyncio.to_thread(told, cluster, "partitions", "reassignments", "--json")
+            assert '"waiting_for": [\n        2\n      ]' in shown
+            await asyncio.to_thread(told, cluster, "partitions", "cancel", f"{TOPIC}:0")
+            assert await asyncio.to_thread(moved, cluster)
+            await load.more(50)
+            cluster.kill("broker-2", signal.SIGCONT)
+            await load.stop()
+            await nothing_is_lost(world, load)
+
+    asyncio.run(test())
+
+
+def test_the_preferred_leader_gets_its_partition_back_under_writers(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(50)
+            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=5,4")
+            assert "led by 5" in await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
+            await world.led_by(5)
+            await load.more(100)
+            await load.stop()
+            await nothing_is_lost(world, load)
+
+    asyncio.run(test())
