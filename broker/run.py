@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -93,7 +94,7 @@ async def run_broker(config: NodeConfig) -> int:
     incarnation_id = str(uuid.uuid4())
     node = config.node_id
     try:
-        found = await _identified(settings, directory, transport, incarnation_id)
+        found = await _identified(config, settings, directory, transport, incarnation_id)
         if isinstance(found, Exit):
             ended = found
         else:
@@ -110,7 +111,11 @@ async def run_broker(config: NodeConfig) -> int:
 
 
 async def _identified(
-    settings: BrokerSettings, directory: BrokerDirectory, transport: Transport, incarnation_id: str
+    config: NodeConfig,
+    settings: BrokerSettings,
+    directory: BrokerDirectory,
+    transport: Transport,
+    incarnation_id: str,
 ) -> BrokerSettings | Exit:
     """The settings with the broker's id, which is in the directory's meta.json by then. Raises ConfigError, StorageError."""
     broker_id = known_id(settings.broker_id, directory.broker_id, settings.log_dirs[0])
@@ -121,19 +126,36 @@ async def _identified(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    found = await seek_id(
-        settings,
-        transport,
-        process=directory.process,
-        incarnation_id=incarnation_id,
-        rng=random.Random(),
-        stopping=stopping,
-    )
+    why = ["the controller has not answered"]
+    http = await _start_waiting_http(config, lambda: (False, f"has no broker id yet: {why[-1]}"))
+    try:
+        found = await seek_id(
+            settings,
+            transport,
+            process=directory.process,
+            incarnation_id=incarnation_id,
+            rng=random.Random(),
+            stopping=stopping,
+            on_wait=lambda reason: why.__setitem__(0, reason),
+        )
+    finally:
+        if http is not None:
+            await http.stop()
     if isinstance(found, Exit):
         return found
     # Durable before anything is done under the id: lost between the two, it is found again by the directory's own id.
     directory.claim(found.broker_id)
     return found
+
+
+async def _start_waiting_http(config: NodeConfig, ready: Callable[[], tuple[bool, str]]) -> HttpServer | None:
+    """Health while the broker has no id: it lives, and is not ready."""
+    if config.http_listener is None:
+        return None
+    title = "raftlog broker without an id"
+    server = HttpServer(config.http_listener.host, config.http_listener.port, MetricsRegistry(), ready, title=title)
+    await server.start()
+    return server
 
 
 async def _live(

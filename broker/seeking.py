@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -31,11 +32,12 @@ async def seek_id(
     incarnation_id: str,
     rng: random.Random,
     stopping: asyncio.Event,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
     """Have this process registered under an id; the settings with it, or why there is none. Raises ConfigError.
 
     The port is held meanwhile: who cannot listen, because another broker does, must not be given an id. The settings name the
-    port that was bound, so that the broker listens where it was registered.
+    port that was bound, so that the broker listens where it was registered. ``on_wait`` is told why there is no id yet.
     """
     loop = asyncio.get_running_loop()
     listener = await transport.listen(settings.listen, {})
@@ -54,6 +56,7 @@ async def seek_id(
             ask = seeker.poll(loop.time())
             if ask is not None:
                 await _ask(client, settings.cluster_id, body, ask, seeker)
+                on_wait(seeker.last_error)
             if stopping.is_set():
                 seeker.stop()
             elif seeker.next_deadline != NEVER:

@@ -19,7 +19,7 @@ SETTINGS = {
     "broker.heartbeat.interval.ms": 500,
     "broker.fencing.timeout.ms": 5_000,
     "broker.id.adopt.after.ms": 6_000,
-    "initial.broker.registration.timeout.ms": 8_000,
+    "initial.broker.registration.timeout.ms": 15_000,
 }
 HOSTS = {"broker-2": "127.0.0.2", "broker-3": "127.0.0.3", "broker-4": "127.0.0.4"}
 
@@ -96,6 +96,12 @@ def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     assert cluster.wait_gone("broker-3", PATIENCE_S)
     before = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
     cluster.prepare("broker-3", HOSTS["broker-3"])
+    # Without a controller there is no id: it lives, is not ready, and waits.
+    (controller,) = cluster.controllers
+    cluster.kill(controller.name, signal.SIGSTOP)
+    cluster.start("broker-3")
+    until(lambda: "has no broker id yet" in cluster.ready("broker-3")[1], "the broker says what it waits for")
+    cluster.kill(controller.name, signal.SIGCONT)
     assert cluster.up("broker-3") == 1002
     after = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
     assert after["broker_epoch"] > before["broker_epoch"]
