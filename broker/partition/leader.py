@@ -68,10 +68,10 @@ class Leader:
 
     def take_configs(self) -> None:
         """Read the configs that count here; they, or the number of replicas, may have changed."""
-        host, topic_id = self.host, self.replica.key[0]
-        wanted = configs.topic_number(host.image, host.broker_id, topic_id, configs.MIN_INSYNC_REPLICAS)
+        image, topic_id = self.host.image, self.replica.key[0]
+        wanted = configs.topic_number(image, topic_id, configs.MIN_INSYNC_REPLICAS)
         self.min_isr = min(wanted, max(1, len(self.partition.replicas)))
-        self.max_message_bytes = configs.topic_number(host.image, host.broker_id, topic_id, configs.MAX_MESSAGE_BYTES)
+        self.max_message_bytes = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
         self._set_gauges(self._measure())
 
     # --- appends ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from broker.partition.leader_link import LeaderLink
 from broker.partition.replica import Replica
 from broker.partition.sessions import Sessions
 from raftlog.metadata.config_keys import ResourceType
+from raftlog.metadata.config_layers import ALL_BROKERS
 from raftlog.metadata.entities import Partition
 from raftlog.storage.partition_api import PartitionKey
 
@@ -156,7 +157,7 @@ class Roles:
             if resource_type == ResourceType.TOPIC:
                 topic_id = host.image.topic_ids.get(name)
                 keys = [(topic_id, index) for index in host.by_topic.get(topic_id, ())]
-            elif resource_type == ResourceType.BROKER and name in ("", str(host.broker_id)):
+            elif resource_type == ResourceType.BROKER and name == ALL_BROKERS:
                 keys = list(host.replicas)
             else:
                 continue

@@ -142,8 +142,8 @@ def test_too_few_in_sync_after_the_append_leaves_the_outcome_open(stand: Stand) 
     assert result.outcome_unknown
 
 
-@pytest.mark.parametrize(("resource", "name"), [(4, "1"), (4, ""), (2, TOPIC)])
-def test_min_insync_replicas_is_the_topics_then_the_brokers_then_the_clusters(resource: int, name: str) -> None:
+@pytest.mark.parametrize(("resource", "name"), [(4, ""), (2, TOPIC)])
+def test_min_insync_replicas_is_the_topics_then_the_clusters(resource: int, name: str) -> None:
     stand = in_step(Stand(image=first_image(partition(isr=(1, 2)))))
     assert stand.core.counters()["UnderMinIsrPartitionCount"] == 0
     stand.config(resource, name, min_insync_replicas="3")

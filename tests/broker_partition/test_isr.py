@@ -1,0 +1,401 @@
+"""Who comes into an ISR and who leaves it: proposals, their outcomes, and the epochs they vouch for (KIP-903)."""
+
+from __future__ import annotations
+
+import pytest
+from replica_kit import EPOCHS, KEY, ME, Stand, first_image, of_kind, partition, recovered
+
+from broker.partition import events as ev
+from broker.partition.isr import FollowerState, IsrState, Kind, Proposal
+from raftlog.errors import ErrorCode
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+ALONE = partition(isr=(1,))
+
+
+def alone(*found: object, **settings: object) -> Stand:
+    """Broker 1 leads, alone in the ISR."""
+    return Stand(*found, image=first_image(ALONE), **settings)  # type: ignore[arg-type]
+
+
+def proposed(stand: Stand) -> list[list[tuple[int, int]]]:
+    """(id, epoch) of the members of each proposal sent."""
+    return [[(m.broker_id, m.broker_epoch) for m in data.new_isr_with_epochs] for data in stand.proposals()]
+
+
+def fail(stand: Stand, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT, *, unknown: bool) -> None:
+    stand.do(ev.AlterPartitionFailed(code, outcome_unknown=unknown))
+    stand.after(0.06)
+
+
+# --- expanding --------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch() -> None:
+    stand = alone(recovered(10))
+    stand.fetch(2, 4, last_epoch=1)
+    assert not stand.proposals()
+    stand.fetch(2, 10, last_epoch=1)
+    (data,) = stand.proposals()
+    assert (data.leader_epoch, data.partition_epoch, data.advance_partition_epoch) == (5, 7, False)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
+    (request,) = [effect.request for effect in of_kind(stand.got, ev.SendAlterPartition)]
+    assert (request.broker_id, request.broker_epoch) == (ME, EPOCHS[ME])
+    assert stand.isr == [1]
+    stand.answer_isr()
+    assert stand.isr == [1, 2]
+    assert stand.core.counters()["IsrExpands"] == 1
+
+
+def test_the_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -> None:
+    stand = alone()
+    stand.fetch(2, 0)
+    number = stand.produce("a")
+    assert stand.produced(number) is None
+    assert stand.high_watermark == 0
+    stand.fetch(2, 1)
+    assert stand.produced(number) is not None
+
+
+def test_who_is_behind_the_high_watermark_or_the_start_of_the_leader_epoch_is_not_proposed() -> None:
+    stand = alone(recovered(10))
+    stand.fetch(2, 9, last_epoch=1)
+    assert not stand.proposals()
+    behind_start = Stand(recovered(10), image=first_image(partition(isr=(1, 3))))
+    behind_start.fetch(3, 4, last_epoch=1)
+    assert behind_start.high_watermark == 4
+    behind_start.fetch(2, 5, last_epoch=1)
+    assert not behind_start.proposals()
+    behind_start.fetch(2, 10, last_epoch=1)
+    assert len(behind_start.proposals()) == 1
+
+
+def test_nobody_is_proposed_while_the_high_watermark_is_unknown() -> None:
+    stand = Stand(recovered(10), image=first_image(partition(isr=(1, 3))))
+    stand.fetch(2, 10, last_epoch=1)
+    assert not stand.proposals()
+    stand.fetch(3, 10, last_epoch=1)
+    assert len(stand.proposals()) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"fenced": True}, {"stopping": True}, {"epoch": EPOCHS[2] + 50}], ids=lambda change: next(iter(change))
+)
+def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(change: dict[str, object]) -> None:
+    stand = alone()
+    stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
+    stand.broker(2, **change)
+    fetched_with = EPOCHS[2]
+    if "epoch" in change:
+        # The image shows a newer registration than the fetch: what fetched is over.
+        answers = of_kind(stand.fetch(2, 0, epoch=fetched_with), ev.AnswerReplicaFetch)
+        assert [answer.response.error_code for answer in answers] == [ErrorCode.STALE_BROKER_EPOCH]
+    else:
+        stand.fetch(2, 0)
+    assert not stand.proposals()
+    stand.broker(2, epoch=change.get("epoch", fetched_with))
+    if "epoch" in change:
+        stand.fetch(2, 0, epoch=int(str(change["epoch"])))
+    assert len(stand.proposals()) == 1
+
+
+def test_an_epoch_that_the_image_does_not_show_yet_is_not_proposed() -> None:
+    stand = alone()
+    stand.fetch(2, 0, epoch=900)
+    assert not stand.proposals()
+    stand.broker(2, epoch=900)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, 900)]]
+
+
+def test_a_fetch_of_an_incarnation_before_is_refused_and_changes_nothing() -> None:
+    stand = alone()
+    stand.fetch(2, 0, epoch=900, session="new life")
+    effects = stand.fetch(2, 0, session="old life")
+    (answer,) = of_kind(effects, ev.AnswerReplicaFetch)
+    assert answer.response.error_code == ErrorCode.STALE_BROKER_EPOCH
+    (follower,) = [f for f in stand.described().followers if f.replica_id == 2]
+    assert follower.replica_epoch == 900
+    assert stand.core.counters()["StaleReplicaEpochs"] == 1
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_epoch_minus_1_is_for_clusters_that_may_have_brokers_of_before(level: int) -> None:
+    stand = Stand(image=first_image(ALONE, level=level))
+    stand.fetch(2, 0, epoch=-1)
+    assert proposed(stand) == ([[(1, EPOCHS[1]), (2, -1)]] if level == 2 else [])
+
+
+def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_place_in_the_isr() -> None:
+    stand = Stand(image=first_image(partition(isr=(1, 2, 3))), replica_lag_time_max_ms=1000)
+    stand.fetch(2, 0)
+    stand.after(0.9)
+    stand.fetch(2, 0)
+    stand.after(0.3)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_was_not_caught_up_for_too_long_is_proposed_to_leave() -> None:
+    stand = Stand(replica_lag_time_max_ms=1000)
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    number = stand.produce("a")
+    stand.fetch(2, 1)
+    stand.after(0.95)
+    assert not stand.proposals()
+    stand.after(0.1)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
+    assert stand.produced(number) is None, "not before the controller has agreed"
+    stand.answer_isr()
+    assert stand.produced(number) is not None
+    assert stand.core.counters()["IsrShrinks"] == 1
+
+
+def test_who_has_all_there_is_does_not_lag_however_long_nothing_comes() -> None:
+    stand = Stand(replica_lag_time_max_ms=1000)
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    stand.after(60)
+    assert not stand.proposals()
+    stand.produce("a")
+    stand.after(0.9)
+    assert not stand.proposals()
+    stand.after(0.2)
+    assert proposed(stand) == [[(1, EPOCHS[1])]]
+
+
+def test_who_is_always_a_little_behind_does_not_lag() -> None:
+    stand = Stand(replica_lag_time_max_ms=1000)
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    for end in range(1, 40):
+        stand.produce("a", acks=0)
+        stand.after(0.1)
+        for follower in (2, 3):
+            stand.fetch(follower, end - 1 if end > 1 else 0)
+    assert not stand.proposals()
+
+
+def test_a_leader_that_stood_still_hears_its_followers_before_it_judges_them() -> None:
+    stand = Stand(replica_lag_time_max_ms=1000)
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    stand.produce("a")
+    stand.now += 40
+    stand.do(ev.Tick())
+    assert not stand.proposals()
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    stand.after(5)
+    assert not stand.proposals()
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+def expanding() -> Stand:
+    stand = alone(ineligible_backoff_ms=500)
+    stand.fetch(2, 0)
+    assert len(stand.proposals()) == 1
+    return stand
+
+
+def waits_for_2(stand: Stand) -> bool:
+    """Whether the high watermark waits for broker 2."""
+    before = stand.high_watermark
+    stand.produce("x", acks=0)
+    return stand.high_watermark == before
+
+
+def test_ineligible_goes_back_to_the_committed_isr_and_tries_again_later() -> None:
+    stand = expanding()
+    number = stand.produce("a")
+    stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
+    assert stand.produced(number) is not None, "the high watermark does not wait for it any more"
+    assert list(stand.described().proposed_isr) == []
+    stand.fetch(2, 1)
+    assert len(stand.proposals()) == 1, "not at once"
+    stand.after(0.6)
+    assert len(stand.proposals()) == 2
+    assert stand.core.counters()["FailedIsrUpdates"] == 1
+
+
+def test_an_unknown_outcome_keeps_the_maximal_isr_and_is_sent_again_as_it_was() -> None:
+    stand = expanding()
+    fail(stand, unknown=True)
+    assert waits_for_2(stand)
+    first, second = stand.proposals()
+    assert first == second
+    stand.answer_isr()
+    assert stand.isr == [1, 2]
+
+
+def test_a_refusal_after_an_unknown_outcome_is_withdrawn_not_believed() -> None:
+    stand = expanding()
+    fail(stand, unknown=True)
+    stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
+    assert waits_for_2(stand)
+    withdrawal = stand.proposals()[-1]
+    assert withdrawal.advance_partition_epoch
+    assert (proposed(stand)[-1], withdrawal.partition_epoch) == ([(1, EPOCHS[1])], 7)
+    stand.answer_isr(partition_epoch=8)
+    assert not waits_for_2(stand)
+    assert stand.described().partition_epoch == 8
+
+
+def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_and_goes_on() -> None:
+    stand = expanding()
+    fail(stand, unknown=True)
+    stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
+    stand.answer_isr(partition_epoch=7)
+    assert waits_for_2(stand)
+    stand.after(0.6)
+    assert len(stand.proposals()) == 4
+    assert waits_for_2(stand)
+    stand.change(isr=(1,))
+    assert not waits_for_2(stand), "the image tells"
+
+
+def test_a_definite_failure_of_the_whole_request_is_tried_again_and_leaves_no_doubt() -> None:
+    stand = expanding()
+    fail(stand, ErrorCode.NOT_CONTROLLER, unknown=False)
+    assert len(stand.proposals()) == 2
+    stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
+    assert not waits_for_2(stand)
+    assert not stand.proposals()[-1].advance_partition_epoch
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NEW_LEADER_ELECTED,
+    ],
+)
+def test_nothing_more_is_proposed_in_a_leader_epoch_that_is_over(code: ErrorCode) -> None:
+    stand = expanding()
+    stand.answer_isr(code)
+    stand.fetch(2, 0)
+    stand.fetch(3, 0)
+    stand.after(60)
+    assert len(stand.proposals()) == 1
+    assert waits_for_2(stand)
+    stand.change(leader_epoch=6)
+    stand.fetch(2, 1, last_epoch=5)
+    assert len(stand.proposals()) == 2
+
+
+def test_an_old_partition_epoch_waits_for_the_image() -> None:
+    stand = expanding()
+    stand.answer_isr(ErrorCode.INVALID_UPDATE_VERSION)
+    stand.after(60)
+    assert len(stand.proposals()) == 1
+    assert waits_for_2(stand)
+    stand.change(isr=(1, 3))
+    assert stand.isr == [1, 3]
+    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], "a new one, from what holds now"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_other_refusals_are_tried_again(code: ErrorCode) -> None:
+    stand = expanding()
+    stand.answer_isr(code)
+    assert waits_for_2(stand)
+    stand.after(0.6)
+    assert len(stand.proposals()) == 2
+
+
+def test_a_partition_without_a_result_was_not_tried() -> None:
+    stand = expanding()
+    stand.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse()))
+    assert waits_for_2(stand)
+    stand.after(0.6)
+    assert len(stand.proposals()) == 2
+
+
+def test_an_image_that_is_older_than_an_answer_takes_nothing_back() -> None:
+    stand = expanding()
+    stand.answer_isr()
+    stand.change(partition_epoch=7, isr=(1,))
+    assert stand.isr == [1, 2]
+    stand.change(partition_epoch=9, isr=(1,))
+    assert stand.isr == [1]
+
+
+def test_an_image_beyond_the_proposal_makes_it_void() -> None:
+    stand = expanding()
+    assert waits_for_2(stand)
+    stand.change(isr=(1, 3), partition_epoch=8)
+    assert stand.isr == [1, 3]
+    stand.answer_isr(ErrorCode.INVALID_UPDATE_VERSION)
+    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], "the answer was to a proposal of before"
+    stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
+    assert not list(stand.described().proposed_isr)
+
+
+def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
+    stand = expanding()
+    stand.change(leader_epoch=6)
+    stand.answer_isr()
+    assert stand.isr == [1]
+
+
+def test_one_request_is_under_way_and_takes_all_partitions_that_wait() -> None:
+    keys = [(KEY[0], index) for index in range(4)]
+    stand = Stand(image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=2)
+    named = [
+        pb.ReplicaFetchPartition(topic_id=key[0], partition_index=key[1], current_leader_epoch=5, last_fetched_epoch=-1)
+        for key in keys
+    ]
+    stand.fetch_of(2, named)
+    requests = of_kind(stand.got, ev.SendAlterPartition)
+    assert [len(request.request.topics[0].partitions) for request in requests] == [2]
+    fail(stand, unknown=True)
+    requests = of_kind(stand.got, ev.SendAlterPartition)
+    assert [len(request.request.topics[0].partitions) for request in requests] == [2, 2]
+    sent = {data.partition_index for data in stand.proposals()}
+    assert len(sent) == 4, "nobody waits behind the same two for ever"
+
+
+def test_a_leader_that_was_elected_uncleanly_says_that_it_has_recovered() -> None:
+    stand = Stand(image=first_image(partition(isr=(1,), leader_recovery_state=1)))
+    (data,) = stand.proposals()
+    assert data.leader_recovery_state == 0
+    stand.answer_isr()
+    stand.fetch(2, 0)
+    assert len(stand.proposals()) == 2
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def test_the_maximal_isr() -> None:
+    state = IsrState((1, 2), 5)
+    state.propose(Proposal(Kind.EXPAND, ((1, 0), (2, 0), (3, 0)), 5))
+    assert state.maximal == (1, 2, 3)
+    state.withdraw(((1, 0), (2, 0)))
+    assert state.maximal == (1, 2, 3)
+    assert not state.commit((1,), 5)
+    assert state.commit((1, 2), 6)
+    assert (state.maximal, state.proposal) == ((1, 2), None)
+    state.propose(Proposal(Kind.SHRINK, ((1, 0),), 6))
+    assert state.maximal == (1, 2)
+    state.revert()
+    assert state.maximal == (1, 2)
+
+
+def test_a_follower_in_one_life_does_not_go_back_in_another_it_may() -> None:
+    state = FollowerState(2)
+    state.fetched(10, 101, 20, 1.0)
+    state.fetched(8, 101, 20, 2.0)
+    assert (state.end_offset, state.caught_up_at) == (10, None)
+    state.fetched(20, 101, 30, 3.0)
+    assert state.caught_up_at == 1.0
+    state.fetched(0, 102, 30, 4.0)
+    assert (state.end_offset, state.broker_epoch) == (0, 102)

@@ -1,0 +1,202 @@
+"""Roles come from the image alone, and only from one that shows this very registration; fencing, deletion, reassignment, descriptions."""
+
+from __future__ import annotations
+
+from replica_kit import EPOCHS, KEY, ME, TOPIC_ID, Stand, broker, first_image, of_kind, partition, recovered
+
+from broker.partition import events as ev
+from raftlog.errors import ErrorCode
+from raftlog.metadata.image import ImageDraft
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+OTHER = (TOPIC_ID, 1)
+
+
+def role(stand: Stand, key: tuple[bytes, int] = KEY) -> str:
+    return type(stand.core._host.replicas[key].role).__name__
+
+
+def test_an_image_of_a_former_life_gives_no_role_and_deletes_nothing() -> None:
+    stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
+    stand.do(ev.StandingChanged(900, stand.now + 1e6))
+    stand.do(ev.ImageMoved(stand.image))
+    assert role(stand) == "NoneType"
+    assert not of_kind(stand.got, ev.Delete)
+    stand.broker(ME, epoch=900)
+    assert role(stand) == "Leader"
+    assert of_kind(stand.got, ev.Delete) == [ev.Delete((b"U" * 16, 0))]
+
+
+def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows_it() -> None:
+    stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
+    number = stand.produce("a")
+    stand.do(ev.StandingChanged(900, stand.now + 1e6))
+    result = stand.produced(number)
+    assert result is not None
+    assert (result.error_code, result.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, True)
+    assert result.current_leader.leader_id == -1
+    assert role(stand) == role(stand, OTHER) == "NoneType"
+    assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
+
+
+def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_it_has() -> None:
+    stand = Stand()
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    number = stand.produce("a")
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    assert stand.produced(number) is not None
+    waiting, parked = stand.produce("b", acks=1, timeout_ms=5000), stand.consume(1, wait_ms=3000)
+    late = stand.produce("c", timeout_ms=1000)
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 0.5))
+    stand.after(0.6)
+    assert stand.produced(waiting) is not None
+    refused = stand.produced(stand.produce("d"))
+    assert refused is not None
+    assert (refused.error_code, refused.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
+    answer = stand.consumed(stand.consume(0, wait_ms=3000))
+    assert answer is not None
+    assert answer.response.partitions[0].error_code == ErrorCode.BROKER_FENCED
+    (refusal,) = of_kind(stand.fetch(2, 3, session="new"), ev.AnswerReplicaFetch)
+    assert refusal.response.error_code == ErrorCode.BROKER_FENCED
+    asked = pb.ListOffsetsRequest(partitions=[pb.ListOffsetsPartition(topic_id=TOPIC_ID, timestamp=-2)])
+    assert stand.core.list_offsets(asked, stand.now).partitions[0].error_code == ErrorCode.BROKER_FENCED
+    stand.after(3)
+    ended = stand.consumed(parked)
+    assert ended is not None
+    assert ended.response.partitions[0].error_code == 0
+    assert stand.produced(late) is not None
+    assert stand.described().log_end_offset == 3
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 10))
+    accepted = stand.produced(stand.produce("e", acks=1))
+    assert accepted is not None
+    assert accepted.error_code == 0
+
+
+def test_no_leader_no_role() -> None:
+    stand = Stand(image=first_image(partition(leader=2)))
+    stand.change(leader=-1, leader_epoch=6)
+    assert role(stand) == "NoneType"
+    refused = stand.produced(stand.produce("a"))
+    assert refused is not None
+    assert refused.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def test_a_deleted_topics_data_goes_and_so_do_those_who_wait_for_it() -> None:
+    stand = Stand(recovered(10), image=first_image(partition(), partition(OTHER, leader=2)))
+    number, parked = stand.produce("a"), stand.consume(0)
+    stand.remove_topic()
+    assert of_kind(stand.got, ev.Delete) == [ev.Delete(KEY), ev.Delete(OTHER)]
+    assert of_kind(stand.got, ev.Flush)
+    result = stand.produced(number)
+    assert result is not None
+    assert result.outcome_unknown
+    assert stand.consumed(parked) is not None
+    assert list(stand.core.keys()) == []
+    refused = stand.produced(stand.produce("a"))
+    assert refused is not None
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert stand.core.counters()["LeaderCount"] == 0
+
+
+def test_a_replica_that_is_moved_away_goes_and_begins_at_nothing_when_it_comes_back() -> None:
+    stand = Stand(recovered(10), image=first_image(partition(leader=2)))
+    stand.do(ev.LinkOpened(2))
+    stand.change(replicas=(2, 3), isr=(2, 3), leader_epoch=6)
+    assert of_kind(stand.got, ev.Delete) == [ev.Delete(KEY)]
+    stand.change(replicas=(2, 3, 1), adding_replicas=(1,))
+    stand.do(ev.LinkOpened(2))
+    fetch = of_kind(stand.got, ev.SendReplicaFetch)[-1].request
+    assert [(one.fetch_offset, one.current_leader_epoch) for one in fetch.partitions] == [(0, 6)]
+
+
+def test_a_replica_that_is_added_is_taken_in_without_a_new_leader_epoch() -> None:
+    stand = Stand(image=first_image(partition(replicas=(1, 2), isr=(1, 2))))
+    stand.fetch(2, 0)
+    stand.change(replicas=(1, 2, 3), adding_replicas=(3,))
+    assert stand.high_watermark == 0, "the role goes on"
+    stand.fetch(3, 0)
+    assert [m.broker_id for m in stand.proposals()[-1].new_isr_with_epochs] == [1, 2, 3]
+    assert stand.core.counters()["ReassigningPartitions"] == 1
+
+
+def test_a_change_touches_the_partitions_it_names_alone() -> None:
+    keys = [(TOPIC_ID, index) for index in range(50)]
+    stand = Stand(image=first_image(*(partition(key) for key in keys)))
+    roles = {key: stand.core._host.replicas[key].role for key in keys}
+    looked_up: list[tuple[bytes, int]] = []
+    found = stand.core._host.partition
+    stand.core._host.partition = lambda key: looked_up.append(key) or found(key)  # type: ignore[method-assign,func-returns-value]
+    stand.change(keys[7], leader=2, leader_epoch=6)
+    assert set(looked_up) == {keys[7]}
+    changed = [key for key in keys if stand.core._host.replicas[key].role is not roles[key]]
+    assert changed == [keys[7]]
+
+
+def test_leaders_that_did_not_change_keep_what_they_know_when_everything_is_looked_through() -> None:
+    stand = Stand()
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    stand.do(ev.ImageMoved(stand.image))
+    assert stand.high_watermark == 0
+
+
+def test_metadata_that_was_taken_back_does_not_make_two_records_of_one_offset_and_epoch() -> None:
+    stand = Stand(recovered(10, (9, 0)))
+    refused = stand.produced(stand.produce("a"))
+    assert refused is not None
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "leader epoch 9" in refused.error_message
+    assert stand.core.counters()["OfflineReplicaCount"] == 1
+    stand.change(leader_epoch=10)
+    assert role(stand) == "Leader"
+    assert stand.core.counters()["OfflineReplicaCount"] == 0
+
+
+def test_what_is_led_is_described_with_the_epochs_it_holds_under() -> None:
+    stand = Stand(image=first_image(partition(isr=(1, 2)), partition(OTHER, leader=2)))
+    stand.fetch(2, 0)
+    stand.fetch(3, 0)
+    stand.produce("a")
+    stand.after(0.25)
+    everything = stand.core.describe_led(pb.BrokerMetadataRequest(), stand.now)
+    assert (everything.broker_id, everything.broker_epoch) == (ME, EPOCHS[ME])
+    (led,) = everything.partitions
+    assert (led.topic_name, led.leader_epoch, led.partition_epoch) == ("t", 5, 7)
+    assert [(m.broker_id, m.broker_epoch) for m in led.isr] == [(1, 101), (2, 102)]
+    assert [(m.broker_id, m.broker_epoch) for m in led.proposed_isr] == [(1, 101), (2, 102), (3, 103)]
+    assert (led.high_watermark, led.log_end_offset) == (0, 1)
+    assert [(f.replica_id, f.replica_epoch, f.log_end_offset, f.last_caught_up_age_ms) for f in led.followers] == [
+        (2, 102, 0, 250),
+        (3, 103, 0, 250),
+    ]
+    asked = pb.BrokerMetadataRequest(
+        partitions=[pb.PartitionKey(topic_id=TOPIC_ID, partition_index=index) for index in (1, 7)]
+    )
+    codes = [one.error_code for one in stand.core.describe_led(asked, stand.now).partitions]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_counters_follow_the_isr() -> None:
+    stand = Stand(image=first_image(partition(isr=(1, 2)), partition(OTHER)))
+    counters = stand.core.counters()
+    assert (counters["PartitionCount"], counters["LeaderCount"], counters["UnderReplicatedPartitions"]) == (2, 2, 1)
+    stand.change(isr=(1, 2, 3))
+    assert stand.core.counters()["UnderReplicatedPartitions"] == 0
+    stand.change(leader=2, leader_epoch=6)
+    assert stand.core.counters()["LeaderCount"] == 1
+
+
+def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
+    stand = Stand(image=first_image(partition(leader=2)), serve=False)
+    draft = ImageDraft(stand.image)
+    del draft.brokers[2]
+    stand.image = draft.snapshot()
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6))
+    stand.do(ev.ImageMoved(stand.image))
+    assert not of_kind(stand.got, ev.WantLink)
+    draft = ImageDraft(stand.image)
+    draft.brokers[2] = broker(2, EPOCHS[2])
+    stand.do(ev.ImageMoved(draft.snapshot(), ev.Changes(brokers=(2,))))
+    assert len(of_kind(stand.got, ev.WantLink)) == 1
