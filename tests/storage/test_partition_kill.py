@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from partition_writer import WINDOW, Replicas, after, read_all, steps
+from partition_writer import WINDOW, Replicas, after, carry_out, read_all, steps
 
-KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "30"))
+from raftlog.storage.rocks_adapter import RocksPartitions
+
+KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
 WRITER = Path(__file__).with_name("partition_writer.py")
 
 
@@ -90,3 +93,31 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: su
     assert acknowledged > 20 * KILLS
     assert beyond > KILLS // 20
     assert len(seen) > 2
+
+
+async def test_a_wal_that_ends_anywhere_leaves_a_prefix_of_the_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As power loss may leave it: cut at any byte, or zeros from any sector on."""
+    # It would begin a new WAL at some time of its own.
+    monkeypatch.setattr(RocksPartitions, "compact", lambda *_: None)
+    store, _ = read_all(tmp_path / "running")
+    prefixes: list[Replicas] = [{}]
+    for _, step in zip(range(80), steps(1, {}), strict=False):
+        carry_out(store, step)
+        prefixes.append(after(prefixes[-1], step))
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    store.close()
+    (wal,) = (tmp_path / "crashed" / "partitions").glob("*.log")
+    good, rng, lengths = wal.read_bytes(), Random(3), set()
+    for number in range(16):
+        cut = rng.randrange(len(good) + 1)
+        torn = good[:cut] if number % 2 else good[: cut // 512 * 512].rstrip(b"\0").ljust(len(good), b"\0")
+        wal.write_bytes(torn)
+        shutil.copytree(tmp_path / "crashed", tmp_path / "scratch")
+        store, now = read_all(tmp_path / "scratch")
+        store.close()
+        shutil.rmtree(tmp_path / "scratch")
+        assert now in prefixes, f"cut at {cut} of {len(good)}"
+        lengths.add(prefixes.index(now))
+    assert len(lengths) > 5
