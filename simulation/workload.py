@@ -20,6 +20,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.data_workload import DataWorkload
+from simulation.isr_askers import IsrAskers
 from simulation.partition_leaders import PartitionLeaders
 
 if TYPE_CHECKING:
@@ -57,12 +58,21 @@ class Workload:
         self._leaders = PartitionLeaders(self, world)
         self._administrator = Administrator(self, world)
         self.data = DataWorkload(self, world)
+        self._isr_askers = IsrAskers(world)
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
         config = self._world.config
         clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
-        return [*clients, "last", "burst", *self._leaders.hosts(), self._administrator.name, *self.data.hosts()]
+        return [
+            *clients,
+            "last",
+            "burst",
+            *self._leaders.hosts(),
+            self._administrator.name,
+            *self.data.hosts(),
+            *self._isr_askers.hosts(),
+        ]
 
     def begin(self) -> None:
         """Let all clients begin."""
@@ -74,12 +84,14 @@ class Workload:
         self._leaders.begin()
         self._administrator.begin()
         self.data.begin()
+        self._isr_askers.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
         self._leaders.stop()
         self._administrator.stop()
         self.data.stop()
+        self._isr_askers.stop()
         for task in self._tasks:
             task.cancel()
 

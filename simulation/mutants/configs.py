@@ -147,3 +147,10 @@ LIVES = replace(
 
 LEAVES = replace(TWINS, session_timeout_ms=3000, faults={"stop_broker": 1.0, "twin_broker": 1.0})
 """Brokers that leave in order, and others that take their ids on another machine."""
+
+LED = SwarmConfig(
+    brokers=3, clients=1, writes_per_s=2.0, reads_per_s=0.0, topics_share=0.0, data_per_s=10.0, replica_lag_ms=500, safety_s=15.0,
+    election_timeout_ms=200, fetch_timeout_ms=200, session_timeout_ms=3000,
+    faults={"kill_broker": 2.0, "kill_controller": 3.0, "partition": 1.5, "one_way": 2.0, "pause": 2.0, "clog": 2.0, "resign": 4.0},
+)  # fmt: skip
+"""Followers that fall behind and come back, and leaders that wait for the controllers' answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import BROKERS, SLOW
+from simulation.mutants.configs import BROKERS, LED, SLOW
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -83,5 +83,18 @@ MUTANTS = (
         ),
         BROKERS,
         "brokers that die and come back: they are online before they are in sync again",
+    ),
+    Mutant(
+        "proposed-isr-told",
+        "a leader tells the ISR that it has proposed as the committed one",
+        (
+            Edit(
+                "broker.partition.describe:_describe",
+                "for member in state.committed",
+                "for member in (dict(state.proposal.members) if state.proposal else state.committed)",
+            ),
+        ),
+        LED,
+        "followers that lag, and controllers that answer late",
     ),
 )

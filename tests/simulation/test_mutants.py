@@ -54,6 +54,7 @@ def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str,
         "MOVING",
         "UNFENCING",
         "SNAPSHOTS",
+        "LED",
         "STRICT",
     ],
 )
