@@ -610,7 +610,7 @@ class ControllerService:
         """Say who holds LAO back, and when it goes on."""
         lao = active.lao
         # Without members nobody waits.
-        reason = lao.unknown_reason if lao.members else ""
+        reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
         news = active.state.hold_up.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
         if news is None:
             return

@@ -35,6 +35,7 @@ class Quorum:
         self.generation = 0
         self.lao = -1
         self.hold_lao = False
+        self.read_lease_ms = 6_000
         self.stale: set[int] = set()
         self.deaf_to_heartbeats = False
         self.heartbeat_epoch: int | None = None  # what heartbeats are answered under, if not the real one
@@ -231,6 +232,8 @@ class Node:
                 should_shut_down=request.want_shut_down,
                 lowest_acknowledged_offset=quorum.lao,
                 controller_epoch=quorum.log.epoch if quorum.heartbeat_epoch is None else quorum.heartbeat_epoch,
+                read_lease_ms=quorum.read_lease_ms if request.want_read_lease else 0,
+                read_lease_refusal="" if quorum.read_lease_ms else "not now",
             )
         )
 

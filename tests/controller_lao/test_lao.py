@@ -1,5 +1,7 @@
 """The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the answers it gives."""
 
+import random
+
 import pytest
 
 from controller.lao import LaoTracker
@@ -497,3 +499,37 @@ def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> Non
     assert tracker.lao == -1
     tracker.proposed([level("lao.version", 1)], 6)
     assert tracker.lao == 5
+
+
+def test_who_may_hold_a_lease_is_what_all_images_from_the_high_watermark_on_say() -> None:
+    """Against folding the log to every batch, over many random histories."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        tracker = claim(three(*rng.sample((A, B, C), rng.randint(0, 3))))
+        # What the log says of (broker, registration) after each batch, from the claim's image on; None: another or no registration.
+        epochs = {b: b - 1 for b in (A, B, C)}
+        now = {b: b in tracker.members for b in (A, B, C)}
+        images = [dict(now), dict(now)]
+        ends = [3, 4]
+        end, high_watermark = 4, 0
+        for _ in range(40):
+            if rng.random() < 0.4:
+                high_watermark = rng.choice([one for one in ends if one > max(high_watermark, 3)] or [high_watermark])
+                tracker.committed(high_watermark)
+            else:
+                broker_id = rng.choice((A, B, C))
+                if rng.random() < 0.15:
+                    epochs[broker_id], now[broker_id] = end, False
+                    for image in images:
+                        image[broker_id] = False
+                    batch = [register(broker_id, end)]
+                else:
+                    now[broker_id] = rng.random() < 0.5
+                    batch = [change(broker_id, epochs[broker_id], fenced=not now[broker_id])]
+                tracker.proposed(batch, end)
+                end += 1
+                images.append(dict(now))
+                ends.append(end)
+            for broker_id in (A, B, C):
+                shown = [image[broker_id] for at, image in zip(ends, images, strict=True) if at >= high_watermark]
+                assert tracker.unfenced_throughout(broker_id) == (high_watermark > 0 and all(shown)), (seed, broker_id)

@@ -1,0 +1,136 @@
+"""A broker that is read strictly: when it asks for a lease, how often it heartbeats, and what it tells its readers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_quorum import Cluster, create, on_cluster, topics
+
+from broker.read_lease import WANTED_FOR_S
+from broker.service import BrokerService
+from raftlog.client.broker_client import BrokerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
+
+
+async def level_three(cluster: Cluster, *broker_ids: int) -> list[BrokerService]:
+    brokers = await cluster.active(*broker_ids)
+    for name in ("lao.version", "broker.heartbeat.version"):
+        cluster.quorum.commit(rec.FeatureLevelRecord(name=name, feature_level=1))
+    cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
+    await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
+    return brokers
+
+
+async def read(client: BrokerClient, timeout_s: float = 5.0) -> pb.BrokerResponse:
+    return await client.read(topics(), mode=pb.STRICT, timeout_s=timeout_s)
+
+
+async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        await read(client, timeout_s)
+    return error.value
+
+
+def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        client = cluster.client(broker)
+        await asyncio.sleep(1.0)
+        assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), "nobody reads strictly"
+        begun = cluster.loop.time()
+        await client.write(create("t"))
+        response = await read(client)
+        assert [topic.name for topic in response.metadata.topics] == ["t"]
+        assert cluster.loop.time() - begun < 0.1, "not after a heartbeat's interval"
+        beats = len(cluster.quorum.heartbeats)
+        for _ in range(50):
+            await read(client)
+        assert len(cluster.quorum.heartbeats) == beats
+        assert 5_000 < broker.describe().read_lease_ms <= 6_000
+
+    on_cluster(test)
+
+
+def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_readers() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        cluster.quorum.read_lease_ms = 1_500
+        client = cluster.client(broker)
+
+        async def beats_in(seconds: float, *, reading: bool) -> int:
+            before, end = len(cluster.quorum.heartbeats), cluster.loop.time() + seconds
+            while cluster.loop.time() < end:
+                if reading:
+                    await read(client)
+                    assert broker.describe().read_lease_ms > 0, "never without one"
+                await asyncio.sleep(0.1)
+            return len(cluster.quorum.heartbeats) - before
+
+        assert 20 <= await beats_in(10.0, reading=True) <= 25
+        await asyncio.sleep(WANTED_FOR_S)
+        assert await beats_in(10.0, reading=False) <= 6
+        assert not cluster.quorum.heartbeats[-1].want_read_lease
+        assert broker.describe().read_lease_ms == 0
+
+    on_cluster(test)
+
+
+def test_without_a_lease_a_strict_read_waits_to_its_deadline_and_is_told_why() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        cluster.quorum.read_lease_ms = 0
+        client = cluster.client(broker)
+        begun = cluster.loop.time()
+        error = await refused(client, 2.0)
+        assert (error.code, error.outcome_unknown) == (ErrorCode.NO_READ_LEASE, False)
+        assert "not now" in error.message
+        assert cluster.loop.time() - begun >= 1.9
+        assert len(cluster.quorum.heartbeats) < 30, "asked again now and then, not all the time"
+        waiting = asyncio.ensure_future(read(client))
+        await asyncio.sleep(0.5)
+        cluster.quorum.read_lease_ms = 6_000
+        await waiting
+
+    on_cluster(test)
+
+
+def test_a_lease_that_runs_out_is_not_read_under() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        client = cluster.client(broker)
+        await read(client)
+        cluster.quorum.deaf_to_heartbeats = True
+        await asyncio.sleep(6.1)
+        assert not broker.why_fenced(), "it has not fenced itself: that takes longer, on purpose"
+        await client.read(topics())
+        assert (await refused(client)).code is ErrorCode.NO_READ_LEASE
+        cluster.quorum.deaf_to_heartbeats = False
+        await read(client)
+
+    on_cluster(test)
+
+
+def test_a_broker_that_stops_reads_strictly_no_more() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        client = cluster.client(broker)
+        await read(client)
+        broker.stop()
+        assert broker.describe().read_lease_ms == 0
+        assert (await refused(client)).code in (ErrorCode.NO_READ_LEASE, ErrorCode.BROKER_NOT_AVAILABLE)
+
+    on_cluster(test)
+
+
+def test_below_its_level_a_strict_read_is_refused_at_once() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        begun = cluster.loop.time()
+        assert (await refused(client)).code is ErrorCode.UNSUPPORTED_VERSION
+        assert cluster.loop.time() - begun < 0.1
+
+    on_cluster(test)
