@@ -1,0 +1,162 @@
+"""KIP-903's race, with processes: a follower catches up, its disk is replaced, and only then the proposal to take it in arrives.
+
+With the check of broker epochs the follower stays out, and nothing is lost. With a controller that does not look at them it becomes a
+member with an empty disk, then the leader, and what was acknowledged is gone: that is what the check is for, and this test can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster_kit import PATIENCE_S, raftlog, until, until_true
+from data_kit import SETTINGS, TOPIC, DataWorld, Reader, clients_of, replace_disk
+
+from raftlog.cli.local import LocalCluster
+from raftlog.client.backup import committed_state
+from raftlog.client.log_reader import LogReader
+
+NODE = Path(__file__).with_name("race_node.py")
+RECORDS = 50
+LEADER, FOLLOWER = 2, 3
+
+
+class RaceCluster(LocalCluster):
+    """One controller, two brokers; ``checks``: whether the controller looks at broker epochs."""
+
+    checks = True
+
+    def program(self, name: str) -> list[str]:
+        """The launcher, told what it may be held by."""
+        environment = [
+            f"HOLD_ALTER_FILE={self.hold_file('alter')}",
+            f"HOLD_FETCH_FILE={self.hold_file('fetch')}",
+            f"NO_EPOCH_CHECK={'' if self.checks else 'yes'}",
+        ]
+        return ["/usr/bin/env", *environment, sys.executable, str(NODE)]
+
+    def hold_file(self, what: str) -> Path:
+        """While it exists, this is held: alter, fetch."""
+        return self.directory / f"{what}.held"
+
+
+def race_cluster(directory: Path, *, checks: bool) -> RaceCluster:
+    made = RaceCluster(directory, controllers=1, brokers=2, settings=SETTINGS)
+    made.checks = checks
+    made.generate()
+    return made
+
+
+async def state_of(world: DataWorld) -> Any:
+    """The partition, as the controller's log has it."""
+    controllers = [node.endpoint for node in world.cluster.controllers]
+    reader = LogReader(world.transport, controllers, rng=random.Random())
+    try:
+        _, image = await committed_state(reader)
+        return image.partitions[image.topic_ids[TOPIC], 0]
+    finally:
+        reader.close()
+
+
+async def wait_for(world: DataWorld, found: Callable[[Any], bool], what: str) -> None:
+    async def holds() -> bool:
+        return found(await state_of(world))
+
+    await until_true(holds, what)
+
+
+def said(cluster: LocalCluster, broker_id: int, *words: str) -> bool:
+    lines = cluster.log_path(f"broker-{broker_id}").read_text().splitlines()
+    return any(all(word in line for word in words) for line in lines)
+
+
+async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
+    """Up to the arrival of the proposal; who leads, and who was empty when it was proposed."""
+    producer = world.producer()
+    for number in range(RECORDS):
+        await producer.send(TOPIC, b"%d" % number)
+    leader = await world.leader()
+    follower = LEADER + FOLLOWER - leader
+    name = f"broker-{follower}"
+    cluster.kill(name, signal.SIGKILL)
+    assert await asyncio.to_thread(cluster.wait_gone, name)
+    await wait_for(world, lambda one: one.isr == (leader,), "the leader is alone in the ISR")
+    # It comes back with its disk and catches up; the leader wants it in the ISR.
+    cluster.hold_file("alter").touch()
+    await asyncio.to_thread(cluster.start, name)
+    await asyncio.to_thread(until, lambda: said(cluster, leader, "isr change proposed", "expand"), "it is proposed")
+    # Its disk is replaced, and nothing is fetched to it; it is registered anew, and unfenced.
+    cluster.kill(name, signal.SIGKILL)
+    assert await asyncio.to_thread(cluster.wait_gone, name)
+    await asyncio.to_thread(replace_disk, cluster, name)
+    cluster.hold_file("fetch").touch()
+    await asyncio.to_thread(cluster.start, name)
+    await asyncio.to_thread(cluster.wait_ready, [name], PATIENCE_S)
+    cluster.hold_file("alter").unlink()
+    return leader, follower
+
+
+def start(cluster: RaceCluster) -> None:
+    cluster.start_controllers()
+    cluster.start_brokers()
+    cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    ran = raftlog("topics", "create", TOPIC, "-p", 1, "-r", 2, "--acks", "visible",
+                  "--bootstrap-server", cluster.bootstrap_servers)  # fmt: skip
+    assert ran.code == 0, ran
+
+
+def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path) -> None:
+    cluster = race_cluster(tmp_path / "c", checks=True)
+
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            leader, follower = await race(cluster, world)
+            refused = ("isr change refused", "is registered under epoch")
+            await asyncio.to_thread(until, lambda: said(cluster, leader, *refused), "it is refused")
+            cluster.kill(f"broker-{leader}", signal.SIGKILL)
+            await wait_for(world, lambda one: one.leader == -1, "nobody leads")
+            assert (await state_of(world)).isr == (leader,)
+            # The leader comes back, and with it everything; the empty replica is filled, and then it is in sync.
+            assert await asyncio.to_thread(cluster.wait_gone, f"broker-{leader}")
+            await asyncio.to_thread(cluster.start, f"broker-{leader}")
+            cluster.hold_file("fetch").unlink()
+            await wait_for(world, lambda one: sorted(one.isr) == sorted((leader, follower)), "both are in sync")
+            reader = Reader(world.consumer())
+            await reader.until({0: RECORDS})
+            await reader.stop()
+            assert reader.seen[0] == [b"%d" % number for number in range(RECORDS)]
+
+    try:
+        start(cluster)
+        asyncio.run(test())
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def test_without_it_what_was_acknowledged_is_lost(tmp_path: Path) -> None:
+    cluster = race_cluster(tmp_path / "c", checks=False)
+
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            leader, follower = await race(cluster, world)
+            await wait_for(world, lambda one: follower in one.isr, "the empty replica is taken in")
+            cluster.kill(f"broker-{leader}", signal.SIGKILL)
+            await wait_for(world, lambda one: one.leader == follower, "the empty replica leads")
+            # It takes records, from offset 0 on: those that were acknowledged there are gone.
+            done = await world.producer(retry_unknown=True).send(TOPIC, b"new")
+            assert done.offset < RECORDS
+            reader = Reader(world.consumer())
+            await reader.until({0: 1})
+            await reader.stop()
+            assert reader.seen[0] == [b"new"]
+
+    try:
+        start(cluster)
+        asyncio.run(test())
+    finally:
+        cluster.stop_all(timeout_s=5)
