@@ -16,12 +16,16 @@ _GAUGES = {
     "UnderReplicatedPartitions": "Partitions led here whose in-sync replicas are fewer than their replicas.",
     "UnderMinIsrPartitionCount": "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
     "AtMinIsrPartitionCount": "Partitions led here with as many in-sync replicas as min.insync.replicas.",
+    "ReassigningPartitions": "Partitions led here that are on the move.",
     "OfflineReplicaCount": "Replicas on this broker that cannot be served.",
 }
 _COUNTERS = {
     "IsrShrinks": "Changes that took a replica out of the in-sync ones.",
     "IsrExpands": "Changes that put a replica among the in-sync ones.",
     "FailedIsrUpdates": "Changes of in-sync replicas that the controller refused.",
+    "FailedReplicaFetches": "Partitions whose fetch a leader refused.",
+    "StaleReplicaEpochs": "Fetches refused here because the follower's broker epoch is over.",
+    "Truncations": "Logs cut here to where they agree with their leader's.",
 }
 
 
