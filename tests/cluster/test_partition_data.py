@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 from collections.abc import Iterator
 
@@ -185,3 +186,28 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
     asyncio.run(test())
     for node in cluster.brokers:
         says(cluster.log_path(node.name).read_text(), "partition replicas recovered")
+
+
+def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(cluster: LocalCluster) -> None:
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer(), writers=16)
+            await load.more(100)
+            leader = await world.leader()
+            name = f"broker-{leader}"
+            pid = cluster.pid(name)
+            assert pid is not None
+            # Files may not grow much beyond the write-ahead log's present size: then writes fail, as on a disk that is full.
+            largest = max(one.stat().st_size for one in cluster.data_path(name).rglob("*.log"))
+            limit = max(largest, cluster.log_path(name).stat().st_size) + 20_000
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
+            await world.led_by(leader, other=True)
+            assert await asyncio.to_thread(cluster.wait_gone, name)
+            says(cluster.log_path(name).read_text(), "the data plane stops", "stopped by an error")
+            await load.more(100)
+            await asyncio.to_thread(restart, cluster, name)
+            await in_sync(world)
+            await load.stop()
+            await nothing_is_lost(world, load)
+
+    asyncio.run(test())
