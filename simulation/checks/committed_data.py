@@ -1,4 +1,4 @@
-"""The committed records of partitions (I23): nothing that was acknowledged is lost while one member of the ISR keeps its disk.
+"""The committed records of partitions (I24): nothing that was acknowledged is lost while one member of the ISR keeps its disk.
 
 A record is *committed* when its leader says so to anybody: by an answer to a producer who waits for all replicas, or as the high
 watermark that a consumer or a follower is told. From then on
@@ -58,7 +58,7 @@ class Committed:
 
 
 class CommittedData(Checker):
-    """I23."""
+    """I24."""
 
     def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
         self._golden = ledger.golden
@@ -163,7 +163,7 @@ class CommittedData(Checker):
             disk = self.soundness(member)
             if disk is not None and (found := _epoch_on(disk, key, end)) != epoch:
                 raise CheckFailedError(
-                    f"I23: {name_of(key)} is committed up to {end}, there of leader epoch {epoch}; broker {member} {why}, and on"
+                    f"I24: {name_of(key)} is committed up to {end}, there of leader epoch {epoch}; broker {member} {why}, and on"
                     f" its disk {disk.directory_id} that is {'missing' if found is None else f'of leader epoch {found}'}"
                 )
 
@@ -205,7 +205,7 @@ class CommittedData(Checker):
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
             if end and _epoch_on(host.disk, key, end) != named.last_fetched_epoch:
                 raise CheckFailedError(
-                    f"I23: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch {named.last_fetched_epoch}: not on its disk"
+                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch {named.last_fetched_epoch}: not on its disk"
                 )
 
     def _acknowledged(self, host: BrokerView, request: Any, response: Any) -> None:
@@ -219,11 +219,11 @@ class CommittedData(Checker):
             index = log.index_at(end)
             if index < 0 or log.bases[index] != result.base_offset:
                 raise CheckFailedError(
-                    f"I23: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}: not there"
+                    f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}: not there"
                 )
             epoch = log.epochs[index]
             if host.disk is None or _epoch_on(host.disk, key, end) != epoch:
-                raise CheckFailedError(f"I23: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
+                raise CheckFailedError(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
             committed = self.partitions.get(key)
             if committed is not None and epoch < committed.floor_epoch:
                 committed.excused.append((result.base_offset, end))
@@ -245,7 +245,7 @@ class CommittedData(Checker):
         copies = sum(_epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self._lost) < wanted:
             raise CheckFailedError(
-                f"I23: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on {copies} disks,"
+                f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on {copies} disks,"
                 f" {MIN_ISR} is {wanted}"
             )
 
@@ -256,7 +256,7 @@ class CommittedData(Checker):
             return
         self.claims += 1
         own, log = self._logs.log(host, key), committed.log
-        what = f"I23: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to {end}"
+        what = f"I24: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to {end}"
         below = min(end, log.end)
         if own.chain_at(end) is None:
             raise CheckFailedError(f"{what}: its own log ends at {own.end}, or there inside a batch")
@@ -276,12 +276,12 @@ class CommittedData(Checker):
             return
         if committed.leaders.get(epoch) != host.id:
             raise CheckFailedError(
-                f"I23: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker {committed.leaders.get(epoch)}'s"
+                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker {committed.leaders.get(epoch)}'s"
             )
         end = committed.log.end
         if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(end) != committed.log.chain_at(end):
             raise CheckFailedError(
-                f"I23: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is committed up to {end}"
+                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is committed up to {end}"
             )
 
     def _deleted(self, host: BrokerView, key: PartitionKey) -> None:
@@ -291,7 +291,7 @@ class CommittedData(Checker):
             return
         disk = self.soundness(host.id)
         if disk is host.disk and len(committed.isr) > 0:
-            raise CheckFailedError(f"I23: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}")
+            raise CheckFailedError(f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}")
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
         """Told after the cut: the log is what is left; what was there is on the disk still."""
@@ -307,7 +307,7 @@ class CommittedData(Checker):
                     and header.epoch == committed.log.epochs[index]
                 ):
                     raise CheckFailedError(
-                        f"I23: {host.name} cuts {name_of(key)} at {end}: that it had was committed up to {committed.log.end}"
+                        f"I24: {host.name} cuts {name_of(key)} at {end}: that it had was committed up to {committed.log.end}"
                     )
             if base > end:
                 break

@@ -1,4 +1,4 @@
-"""What producers and consumers of partitions see, from end to end (I25).
+"""What producers and consumers of partitions see, from end to end (I26).
 
 * A record that was acknowledged to all is committed where the answer says, with that content, once.
 * A record that was definitely refused is never committed; one that nobody has sent is not either.
@@ -6,7 +6,7 @@
   two different records, and no record that was shown goes away.
 * The position of a consumer that reads on is never out of range.
 
-After a partition was void (see I23) what was answered and shown before counts no more.
+After a partition was void (see I24) what was answered and shown before counts no more.
 
 Would catch: whatever loses, doubles or exchanges records between the clients' calls and the logs.
 """
@@ -36,7 +36,7 @@ class _Sent:
 
 
 class DataClients(Checker):
-    """I25."""
+    """I26."""
 
     def __init__(self, committed: CommittedData) -> None:
         self._committed = committed
@@ -52,17 +52,17 @@ class DataClients(Checker):
             sent = self._sent.get(record.value or b"")
             if sent is None:
                 raise CheckFailedError(
-                    f"I25: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent that"
+                    f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent that"
                 )
             operation = sent.operation
             if operation.outcome == "failed":
                 raise CheckFailedError(
-                    f"I25: {record.value!r} was refused with {operation.error} (number {operation.number}), and is committed at"
+                    f"I26: {record.value!r} was refused with {operation.error} (number {operation.number}), and is committed at"
                     f" {record.offset} of {name_of(key)}"
                 )
             if sent.places and not operation.mode and sent.places[-1][:2] == (key, era):
                 raise CheckFailedError(
-                    f"I25: {record.value!r} (number {operation.number}) is committed at {record.offset} of {name_of(key)} and at"
+                    f"I26: {record.value!r} (number {operation.number}) is committed at {record.offset} of {name_of(key)} and at"
                     f" {sent.places[-1]}; it was sent once"
                 )
             sent.places.append((key, era, record.offset))
@@ -88,7 +88,7 @@ class DataClients(Checker):
         self.acknowledged += 1
         if (key, committed.era, operation.record_offset) not in sent.places:
             raise CheckFailedError(
-                f"I25: {operation.client} was told that {operation.value} (number {operation.number}) is at {operation.record_offset} of"
+                f"I26: {operation.client} was told that {operation.value} (number {operation.number}) is at {operation.record_offset} of"
                 f" {name_of(key)}; it is committed at {sent.places}"
             )
 
@@ -96,7 +96,7 @@ class DataClients(Checker):
         sent = self._sent[operation.value.encode()]
         if sent.places:
             raise CheckFailedError(
-                f"I25: {operation.value} (number {operation.number}) was refused with {operation.error}, and is committed at"
+                f"I26: {operation.value} (number {operation.number}) was refused with {operation.error}, and is committed at"
                 f" {sent.places}"
             )
 
@@ -111,19 +111,19 @@ class DataClients(Checker):
         self.read += 1
         era, wanted = self._next.get((client, key), (committed.era, record.offset))
         if era == committed.era and wanted != record.offset:
-            raise CheckFailedError(f"I25: {client} is given {record.offset} of {name_of(key)}, {wanted} is next")
+            raise CheckFailedError(f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next")
         self._next[client, key] = committed.era, record.offset + 1
         found = _value_at(committed, record.offset)
         if found != (record.leader_epoch, record.value):
             raise CheckFailedError(
-                f"I25: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at {record.offset} of"
+                f"I26: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at {record.offset} of"
                 f" {name_of(key)}; committed is {found}"
             )
 
     @override
     def consumer_out_of_range(self, client: str) -> None:
         if not self._committed.voided:
-            raise CheckFailedError(f"I25: {client} reads on, and its position is out of range")
+            raise CheckFailedError(f"I26: {client} reads on, and its position is out of range")
 
 
 def _value_at(committed: Committed, offset: int) -> tuple[int, bytes | None] | None:

@@ -1,4 +1,4 @@
-"""Who serves partitions, and whom (I24).
+"""Who serves partitions, and whom (I25).
 
 * In one leader epoch of a partition one process answers producers and consumers, and it is of the broker that the controllers made leader.
 * A broker serves nothing new that is fenced, or not the registered one any more, in the image that it has itself applied, or whose last
@@ -33,7 +33,7 @@ _BEATS = ("broker_heartbeat", "register_broker")
 
 
 class DataServing(Checker):
-    """I24."""
+    """I25."""
 
     def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
         self._golden, self._logs = ledger.golden, logs
@@ -108,7 +108,7 @@ class DataServing(Checker):
         process = host.name, host.incarnation
         if self._serving.setdefault((key, epoch), process) != process:
             raise CheckFailedError(
-                f"I24: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader epoch {epoch};"
+                f"I25: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader epoch {epoch};"
                 f" {self._serving[key, epoch]} has done so"
             )
 
@@ -120,7 +120,7 @@ class DataServing(Checker):
             if type(effect) is ev.Append or (
                 type(effect) is ev.AnswerFetch and effect.reply_to is event.reply_to and effect.reads
             ):
-                raise CheckFailedError(f"I24: {host.name} serves {type(event).__name__}, and {why}")
+                raise CheckFailedError(f"I25: {host.name} serves {type(event).__name__}, and {why}")
 
     def _replica_fetch(self, host: BrokerView, event: ev.ReplicaFetchReceived, effects: Any, now: float) -> None:
         request, process = event.request, (host.name, host.incarnation)
@@ -138,14 +138,14 @@ class DataServing(Checker):
         if answer is not None and answer.error_code:
             return
         if why := self._why_not(host, now):
-            raise CheckFailedError(f"I24: {host.name} takes a fetch of broker {replica_id}, and {why}")
+            raise CheckFailedError(f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}")
         assert host.service is not None
         known = max(
             self._fetched[process].get(replica_id, -1), self._at(replica_id, host.service.image.offset).broker_epoch
         )
         if 0 <= epoch < known:
             raise CheckFailedError(
-                f"I24: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows of epoch {known}"
+                f"I25: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows of epoch {known}"
             )
         self._fetched[process][replica_id] = max(epoch, known)
         for named in request.partitions:
@@ -170,7 +170,7 @@ class DataServing(Checker):
                         right = vouched.get((key, data.leader_epoch, member.broker_id), set())
                     if member.broker_epoch not in right:
                         raise CheckFailedError(
-                            f"I24: {host.name} proposes broker {member.broker_id} by epoch {member.broker_epoch} for the ISR of"
+                            f"I25: {host.name} proposes broker {member.broker_id} by epoch {member.broker_epoch} for the ISR of"
                             f" {name_of(key)}; it has shown {sorted(right)}"
                         )
 

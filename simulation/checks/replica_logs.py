@@ -1,4 +1,4 @@
-"""The logs of partition replicas (I22), kept a second time from what brokers write, cut and delete.
+"""The logs of partition replicas (I23), kept a second time from what brokers write, cut and delete.
 
 * The same base offset and leader epoch is the same batch, at every replica and for ever, and all below it is the same, too (log matching).
 * A replica's log continues where it ends; epochs do not go back in it.
@@ -79,7 +79,7 @@ class ReplicaLog:
 
 
 class ReplicaLogs(Checker):
-    """I22, and the books for the checkers behind it."""
+    """I23, and the books for the checkers behind it."""
 
     def __init__(self) -> None:
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
@@ -123,14 +123,14 @@ class ReplicaLogs(Checker):
                 self.appends += 1
                 self._append(host, effect.key, log, effect.chunk, effect.base_offset)
                 if log.end != effect.end_offset:
-                    raise CheckFailedError(f"I22: {host.name} appends up to {effect.end_offset}, and it is {log.end}")
+                    raise CheckFailedError(f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}")
             elif kind is ev.Truncate:
                 log = logs.get(effect.key)
                 if log is not None:
                     self.truncations += 1
                     log.truncate(effect.end_offset)
                     if log.end != effect.end_offset:
-                        raise CheckFailedError(f"I22: {host.name} cuts {name_of(effect.key)} inside a batch")
+                        raise CheckFailedError(f"I23: {host.name} cuts {name_of(effect.key)} inside a batch")
             elif kind is ev.Delete:
                 self.deletions += logs.pop(effect.key, None) is not None
 
@@ -139,13 +139,13 @@ class ReplicaLogs(Checker):
             base, epoch = header.base_offset, header.epoch
             if base != log.end or (log.epochs and epoch < log.epochs[-1]):
                 raise CheckFailedError(
-                    f"I22: {host.name} has {name_of(key)} up to {log.end}, epoch {log.epochs[-1] if log.epochs else None},"
+                    f"I23: {host.name} has {name_of(key)} up to {log.end}, epoch {log.epochs[-1] if log.epochs else None},"
                     f" and appends at {base}, epoch {epoch}"
                 )
             data = chunk[header.position : header.position + header.size]
             chain = log.append(base, header.end_offset, epoch, data)
             if self._chains.setdefault((key, base, epoch), chain) != chain:
                 raise CheckFailedError(
-                    f"I22: {name_of(key)} has two logs that end with the batch of offset {base} and leader epoch {epoch};"
+                    f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and leader epoch {epoch};"
                     f" one of them at {host.name}"
                 )

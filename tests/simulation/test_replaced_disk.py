@@ -49,4 +49,4 @@ def test_without_the_check_all_that_was_acknowledged_is_lost() -> None:
 def test_without_the_check_the_checkers_notice_when_the_isr_is_committed() -> None:
     with edited([NO_CHECK]):
         found = race(1, all_checkers())
-    assert "I21" in str(found.failure) or "I23" in str(found.failure)
+    assert "I21" in str(found.failure) or "I24" in str(found.failure)

@@ -35,9 +35,12 @@ def test_all_promises_hold_and_every_fault_has_happened() -> None:
     assert summary["seeds"] == SEEDS
     if SEEDS >= 300:
         assert summary["never_happened"] == []
+        assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(summary["faults"])
     done = summary["operations"]
     assert done["write_config ok"] > 20 * SEEDS
     assert done["read_config ok"] > 10 * SEEDS
+    assert done["produce ok"] > 10 * SEEDS
+    assert done["consumed"] > 20 * SEEDS
 
 
 _DIGEST = """

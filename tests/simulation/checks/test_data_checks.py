@@ -42,13 +42,13 @@ def test_a_sound_life_passes() -> None:
     assert (trace.data.voided, trace.data.acknowledged, trace.last.read, trace.last.acknowledged) == (0, 2, 3, 3)
 
 
-# --- I22: logs ------------------------------------------------------------------------------------------------------------
+# --- I23: logs ------------------------------------------------------------------------------------------------------------
 
 
 def test_two_batches_of_one_offset_and_leader_epoch_are_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 0, "a")
-    with refused("I22.*two logs"):
+    with refused("I23.*two logs"):
         trace.write(2, 0, 0, "b")
 
 
@@ -57,34 +57,34 @@ def test_the_same_batch_above_different_ones_is_refused() -> None:
     trace.write(1, 0, 0, "a")
     trace.write(1, 1, 2, "c")
     trace.write(2, 0, 1, "b")
-    with refused("I22.*two logs"):
+    with refused("I23.*two logs"):
         trace.write(2, 1, 2, "c")
 
 
 def test_a_gap_and_an_older_epoch_are_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 1, "a")
-    with refused("I22.*appends at 2"):
+    with refused("I23.*appends at 2"):
         trace.write(1, 2, 1, "b")
-    with refused("I22.*epoch 0"):
+    with refused("I23.*epoch 0"):
         trace.write(1, 1, 0, "b")
 
 
 def test_a_cut_inside_a_batch_is_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 0, "a", "b")
-    with refused("I22.*inside a batch"):
+    with refused("I23.*inside a batch"):
         trace.tell("data_step", trace.broker(1), ev.Tick(), [ev.Truncate(KEY, 1)], 0.0)
 
 
-# --- I23: what is committed -------------------------------------------------------------------------------------------------
+# --- I24: what is committed -------------------------------------------------------------------------------------------------
 
 
 def test_what_an_isr_member_lacks_is_not_committed() -> None:
     trace = DataTrace()
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
-    with refused("I23.*broker 3 is in the ISR.*missing"):
+    with refused("I24.*broker 3 is in the ISR.*missing"):
         trace.fetched(1, 1)
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_durable_is_not_committed() -> None:
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
     trace.write(3, 0, 0, "a", durable=False)
-    with refused("I23.*broker 3"):
+    with refused("I24.*broker 3"):
         trace.fetched(1, 1)
     trace.flush(3)
     trace.fetched(1, 1)
@@ -104,7 +104,7 @@ def test_records_of_another_epoch_on_a_members_disk_do_not_count() -> None:
     trace.post("a")
     trace.everywhere(0, 1, "a", on=(1, 2))
     trace.write(3, 0, 0, "x")
-    with refused("I23.*of leader epoch 0"):
+    with refused("I24.*of leader epoch 0"):
         trace.fetched(1, 1)
 
 
@@ -264,13 +264,13 @@ def test_a_new_leader_from_the_isr_voids_nothing() -> None:
     assert trace.data.voided == 0
 
 
-# --- I24: who serves ------------------------------------------------------------------------------------------------------------
+# --- I25: who serves ------------------------------------------------------------------------------------------------------------
 
 
 def test_one_process_serves_in_one_leader_epoch() -> None:
     trace = DataTrace((1,))
     trace.fetched(1, 0)
-    with refused("I24.*leader epoch 0"):
+    with refused("I25.*leader epoch 0"):
         trace.broker(2).service.data.replicas._host.replicas[KEY].role = (
             trace.broker(1).service.data.replicas._host.replicas[KEY].role
         )
@@ -285,16 +285,16 @@ def produce(trace: DataTrace, broker_id: int) -> None:
 def test_a_fenced_broker_takes_nothing_new() -> None:
     trace = DataTrace()
     trace.show(trace.committed(1, fencing(1, trace.epochs[1], True)))
-    with refused("I24: b1 serves ProduceReceived"):
+    with refused("I25: b1 serves ProduceReceived"):
         produce(trace, 1)
     reply_to = object()
     event = ev.FetchReceived(data_pb2.FetchRequest(), reply_to)
     read = ev.Read(0, KEY, 0, 1, 100)
-    with refused("I24: b1 serves FetchReceived"):
+    with refused("I25: b1 serves FetchReceived"):
         trace.does(1, event, ev.AnswerFetch(reply_to, data_pb2.FetchResponse(), (read,)))
     # What was parked before is ended with what there is.
     trace.does(1, ev.Tick(), ev.AnswerFetch(object(), data_pb2.FetchResponse(), (read,)))
-    with refused("I24: b1 takes a fetch of broker 2"):
+    with refused("I25: b1 takes a fetch of broker 2"):
         trace.replica_fetch(1, 2, trace.epochs[2])
     trace.replica_fetch(1, 2, trace.epochs[2], code=ErrorCode.BROKER_FENCED)
 
@@ -320,7 +320,7 @@ def test_a_heartbeat_that_was_refused_is_none() -> None:
     response = rpc.ControllerResponse(correlation_id=8)
     response.error.error_code = ErrorCode.STALE_BROKER_EPOCH
     trace.send("c1", "b1", response)
-    with refused("I24"):
+    with refused("I25"):
         produce(trace, 1)
 
 
@@ -332,7 +332,7 @@ def test_a_fetch_of_a_former_incarnation_is_refused() -> None:
     # Not in the leader's image yet, and no fetch has told.
     trace.replica_fetch(1, 2, old)
     trace.replica_fetch(1, 2, trace.epochs[2])
-    with refused("I24: b1 takes a fetch of broker 2 of epoch"):
+    with refused("I25: b1 takes a fetch of broker 2 of epoch"):
         trace.replica_fetch(1, 2, old)
     trace.replica_fetch(1, 2, old, code=ErrorCode.STALE_BROKER_EPOCH)
 
@@ -342,7 +342,7 @@ def test_a_fetch_of_an_incarnation_that_the_image_has_replaced_is_refused() -> N
     old = trace.epochs[2]
     trace.register(2)
     trace.show(trace.ledger.golden.end - 1)
-    with refused("I24: b1 takes a fetch of broker 2 of epoch"):
+    with refused("I25: b1 takes a fetch of broker 2 of epoch"):
         trace.replica_fetch(1, 2, old)
 
 
@@ -352,15 +352,15 @@ def test_a_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
     trace.replica_fetch(1, 2, old)
     trace.propose(1, (1, trace.epochs[1]), (2, old))
     trace.register(2)
-    with refused("I24: b1 proposes broker 2 by epoch"):
+    with refused("I25: b1 proposes broker 2 by epoch"):
         trace.propose(1, (1, trace.epochs[1]), (2, trace.epochs[2]))
-    with refused("I24: b1 proposes broker 3 by epoch"):
+    with refused("I25: b1 proposes broker 3 by epoch"):
         trace.propose(1, (1, trace.epochs[1]), (3, trace.epochs[3]))
-    with refused("I24: b1 proposes broker 1 by epoch -1"):
+    with refused("I25: b1 proposes broker 1 by epoch -1"):
         trace.propose(1, (1, -1))
 
 
-# --- I25: clients ----------------------------------------------------------------------------------------------------------------
+# --- I26: clients ----------------------------------------------------------------------------------------------------------------
 
 
 def test_an_acknowledged_record_is_where_the_answer_says() -> None:
@@ -369,7 +369,7 @@ def test_an_acknowledged_record_is_where_the_answer_says() -> None:
     trace.everywhere(0, 0, "a")
     trace.fetched(1, 1)
     trace.told(a, 0)
-    with refused("I25.*is at 1"):
+    with refused("I26.*is at 1"):
         trace.told(b, 1)
 
 
@@ -377,26 +377,26 @@ def test_a_refused_record_is_never_committed() -> None:
     trace = DataTrace()
     trace.give(trace.post("a"), "failed", error="NOT_ENOUGH_REPLICAS")
     trace.everywhere(0, 0, "a")
-    with refused("I25.*was refused"):
+    with refused("I26.*was refused"):
         trace.fetched(1, 1)
     trace = DataTrace()
     a = trace.post("a")
     trace.everywhere(0, 0, "a")
     trace.fetched(1, 1)
-    with refused("I25.*was refused"):
+    with refused("I26.*was refused"):
         trace.give(a, "failed", error="NOT_ENOUGH_REPLICAS")
 
 
 def test_a_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> None:
     trace = DataTrace()
     trace.everywhere(0, 0, "ghost")
-    with refused("I25.*nobody has sent"):
+    with refused("I26.*nobody has sent"):
         trace.fetched(1, 1)
     trace = DataTrace()
     trace.post("a")
     trace.everywhere(0, 0, "a")
     trace.everywhere(1, 0, "a")
-    with refused("I25.*sent once"):
+    with refused("I26.*sent once"):
         trace.fetched(1, 2)
     trace = DataTrace()
     trace.post("a", mode=1)
@@ -410,7 +410,7 @@ def test_a_consumer_is_given_what_is_committed_in_order() -> None:
     for value in ("a", "b", "c"):
         trace.post(value)
     trace.everywhere(0, 0, "a", "b", "c")
-    with refused("I25.*committed is None"):
+    with refused("I26.*committed is None"):
         consumed(trace, 0, "a")
     trace.fetched(1, 3)
     trace = DataTrace()
@@ -419,17 +419,17 @@ def test_a_consumer_is_given_what_is_committed_in_order() -> None:
     trace.everywhere(0, 0, "a", "b", "c")
     trace.fetched(1, 3)
     consumed(trace, 0, "a")
-    with refused("I25.*1 is next"):
+    with refused("I26.*1 is next"):
         consumed(trace, 2, "c")
-    with refused("I25.*is given b'x'"):
+    with refused("I26.*is given b'x'"):
         consumed(trace, 1, "x", client="other")
-    with refused("I25.*leader epoch 1"):
+    with refused("I26.*leader epoch 1"):
         consumed(trace, 1, "b", 1, client="third")
 
 
 def test_a_position_out_of_range_is_refused_unless_something_was_void() -> None:
     trace = DataTrace((1,))
-    with refused("I25.*out of range"):
+    with refused("I26.*out of range"):
         trace.tell("consumer_out_of_range", "consumer")
     trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
     trace.tell("consumer_out_of_range", "consumer")
