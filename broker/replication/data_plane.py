@@ -38,6 +38,8 @@ CHECK_EVERY_S = 1.0
 """How often the disk's free space and silent leaders are looked at."""
 INLINE_APPENDS_MAX = 4
 """A flush of more writes than this is not done on the loop: others wait already."""
+FETCH_MAX_BYTES = 32 << 20
+"""Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one message."""
 NEVER = float("inf")
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
@@ -297,11 +299,11 @@ class DataPlane:
         answer(produce=effect.response)
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
-        total = 0
+        total, limit = 0, min(effect.max_bytes, FETCH_MAX_BYTES)
         for read in effect.reads:
-            if total >= effect.max_bytes:
+            if total >= limit:
                 break
-            records = self._read(read)
+            records = self._read(read, min(read.max_bytes, limit - total))
             total += len(records)
             effect.response.partitions[read.index].records = records
         self.figures.bytes_out += total
@@ -309,13 +311,13 @@ class DataPlane:
 
     def _answer_replica_fetch(self, effect: ev.AnswerReplicaFetch) -> None:
         for read in effect.reads:
-            records = self._read(read)
+            records = self._read(read, read.max_bytes)
             self.figures.replication_bytes_out += len(records)
             effect.response.partitions[read.index].records = records
         self._sessions.answer(effect.session, effect.response)
 
-    def _read(self, read: ev.Read) -> bytes:
-        return self._store.read(read.key, read.offset, until=read.until, max_bytes=read.max_bytes)
+    def _read(self, read: ev.Read, max_bytes: int) -> bytes:
+        return self._store.read(read.key, read.offset, until=read.until, max_bytes=max_bytes)
 
     # --- other brokers and the controller -------------------------------------------------------------------------------
 

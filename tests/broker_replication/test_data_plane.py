@@ -154,6 +154,23 @@ def test_reads_fill_the_answers_up_to_what_was_asked_for() -> None:
     on_plane(test)
 
 
+def test_an_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: PlaneWorld) -> None:
+        chunks = [chunk(n, b"%d" % n) for n in range(4)]
+        monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
+
+        def received(event: ev.FetchReceived) -> list[ev.Effect]:
+            writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+            response = pb.FetchResponse(partitions=[pb.FetchPartitionResult()])
+            return [*writes, ev.AnswerFetch(event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30)]
+
+        world.script.on = {ev.FetchReceived: received}
+        (answer,) = world.ask(fetch=pb.FetchRequest())
+        assert answer["fetch"].partitions[0].records == chunks[0] + chunks[1]
+
+    on_plane(test)
+
+
 def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() -> None:
     async def test(world: PlaneWorld) -> None:
         parked: list[Any] = []
