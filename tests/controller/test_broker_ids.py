@@ -346,6 +346,29 @@ def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
 
+@pytest.mark.parametrize("sign", ["heartbeat", "registration"])
+def test_a_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
+    """[back right behind a look, gone again before the next one]"""
+    cell.lose(2)
+    cell.wait(ADOPT_S - 100)
+    absences = cell.active.state.absences
+    while absences.next_check - cell.now < 9.9:
+        cell.wait(0.5)
+    if sign == "heartbeat":
+        cell.beat(2)
+    else:
+        cell.register(2, "again", listeners=at("h2"))
+    for _ in range(4):
+        cell.now += 2.4
+        for other in (1, 3):
+            cell.beat(other)
+        cell.due()
+    assert cell.broker(2).fenced
+    assert cell.now < absences.next_check, "nobody has looked meanwhile"
+    cell.wait(ADOPT_S - 100)
+    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+
+
 def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
     for _ in range(300):
         cell.now += 3.0
@@ -353,6 +376,8 @@ def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
             cell.beat(broker_id, want_fence=broker_id == 2)
         cell.due()
     assert cell.broker(2).fenced
+    cell.active.state.absences.look(cell.pending.snapshot(), cell.active.sessions.is_alive, cell.now)
+    assert not cell.send(rpc.ListHostnamesRequest()).absent_ids
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
 
@@ -405,6 +430,14 @@ def test_a_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None
     assert not decision.records
     assert (decision.body.broker_id, decision.body.broker_epoch) == (first.broker_id, first.broker_epoch)
     assert decision.body.id_source == OWN
+
+
+def test_a_retry_needs_no_directory_to_be_known(cell: Ids) -> None:
+    request = cell.wanted("new", process=pb.ProcessProof())
+    first = cell.send(request)
+    request.listeners[0].host = "renamed"
+    assert cell.send(request).broker_id == first.broker_id
+    assert cell.ask("another", process=pb.ProcessProof())[0] == first.broker_id + 1, "nobody is known by having none"
 
 
 def test_a_process_that_died_before_it_noted_its_id_finds_it_by_its_directory(cell: Ids) -> None:

@@ -92,6 +92,20 @@ def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
     run(main())
 
 
+def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
+    async def main() -> None:
+        world, node, broker = await unfenced_broker()
+        await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
+        assert node.service.active is not None
+        await world.until(lambda: 7 in node.service.active.state.absences._since, within_s=11)
+        since = node.service.active.state.absences._since[7]
+        node.service._next_tick -= 4
+        await asyncio.sleep(0.5)
+        assert node.service.active.state.absences._since[7] == pytest.approx(since + 4, abs=0.3)
+
+    run(main())
+
+
 def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     async def main() -> None:
         world, node, broker = await unfenced_broker()
