@@ -30,6 +30,8 @@ from raftlog.wire.records.v1 import records_pb2
 FIRST_ID = 10_000
 INTERVAL_S = 2.0
 LOOK_S = 0.5
+STARTS_PER_S = 200
+"""Connections made at a time would be a benchmark of something else."""
 
 
 class Beater:
@@ -58,7 +60,7 @@ class Beater:
             registration_version=1,
             previous_broker_epoch=-1,
         )
-        epoch = (await self._client.call(registration, timeout_s=60)).register_broker.broker_epoch
+        epoch = (await self._client.call(registration, timeout_s=120)).register_broker.broker_epoch
         due = time.monotonic() + random.random() * INTERVAL_S
         while True:
             await asyncio.sleep(due - time.monotonic())
@@ -91,7 +93,10 @@ class Committed:
     async def look(self) -> None:
         """Until cancelled."""
         while True:
-            response = await self._client.call(pb.DescribeBrokersRequest(), timeout_s=30)
+            try:
+                response = await self._client.call(pb.DescribeBrokersRequest(), timeout_s=30)
+            except ApiError:
+                continue
             self.offset, self.epoch = response.describe_brokers.high_watermark - 1, response.controller_epoch
             await asyncio.sleep(LOOK_S if self.epoch == 0 or not self.settled else 20 * LOOK_S)
 
@@ -103,8 +108,11 @@ async def main(cluster_id: str, controllers: list[str], count: int) -> None:
     transport = GrpcTransport()
     committed = Committed(ControllerClient(transport, controllers, rng=random.Random(1)))
     looking = asyncio.create_task(committed.look())
-    beaters = [Beater(transport, controllers, cluster_id, FIRST_ID + number) for number in range(count)]
-    tasks = [looking, *(asyncio.create_task(beater.live(committed)) for beater in beaters)]
+    beaters = [Beater(transport, controllers, cluster_id, FIRST_ID + 10 * count + number) for number in range(count)]
+    tasks = [looking]
+    for beater in beaters:
+        tasks.append(asyncio.create_task(beater.live(committed)))
+        await asyncio.sleep(1 / STARTS_PER_S)
     while not all(beater.active for beater in beaters):
         await asyncio.sleep(0.1)
         for task in tasks:
