@@ -63,8 +63,10 @@ async def _listening(endpoint: str) -> float:
     host, _, port = endpoint.rpartition(":")
     async with asyncio.timeout(GIVE_UP_S):
         while True:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-                return time.monotonic()
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as one:
+                # A connect on loopback to a port that nobody listens on may meet itself.
+                if one.getsockname() != one.getpeername():
+                    return time.monotonic()
             await asyncio.sleep(POLL_S)
 
 

@@ -84,14 +84,6 @@ class Lifecycle:
             ),
             rng,
         )
-        # While it is fenced: what it waits for may have come by way of a reply that nobody asks it about again.
-        self._eager = Backoff(
-            TransportLimits(
-                reconnect_backoff_min_ms=settings.unfence_interval_ms,
-                reconnect_backoff_max_ms=settings.heartbeat_interval_ms,
-            ),
-            rng,
-        )
         self.epoch = -1
         self.exit: Exit | None = None
         self._previous_epoch = -1
@@ -202,7 +194,6 @@ class Lifecycle:
         self.epoch = epoch
         self._contact_at = self._sent_at
         self._backoff.reset()
-        self._eager.reset()
         self._next_at = now
         self._look(now)
 
@@ -225,16 +216,10 @@ class Lifecycle:
         stopping = self._stop_until != NEVER
         if stopping and should_shut_down:
             self._leave("controlled shutdown", clean=True)
-        self._next_at = now if self._urgent else now + self._pause_s(stopping, next_within_s)
-
-    def _pause_s(self, stopping: bool, next_within_s: float) -> float:
-        """Until the next heartbeat, if nothing happens before."""
         settings = self._settings
-        if not self._unfenced and not stopping:
-            return self._eager.next_s()
-        self._eager.reset()
         interval_ms = settings.shutdown_interval_ms if stopping else settings.heartbeat_interval_ms
-        return min(interval_ms / 1000, next_within_s) * self._rng.uniform(0.9, 1.0)
+        interval_s = min(interval_ms / 1000, next_within_s)
+        self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
         """What was in flight has failed, or its outcome is unknown: both requests may be repeated."""

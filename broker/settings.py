@@ -33,8 +33,6 @@ class LifecycleSettings:
     shutdown_timeout_ms: int = 30000
     """controlled.shutdown.timeout.ms"""
     retry_backoff_min_ms: int = 100
-    unfence_interval_ms: int = 50
-    """Between the first two heartbeats of a broker that is fenced; doubled each time, up to the heartbeat interval."""
     shutdown_interval_ms: int = 100
     """Between heartbeats while waiting for the controller to let it go."""
 

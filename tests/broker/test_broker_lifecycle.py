@@ -424,24 +424,3 @@ def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
         settings.misfit(12_000)
     )
     assert "broker.heartbeat.interval.ms (2000) is more than half" in settings.misfit(3999)
-
-
-def test_a_fenced_broker_heartbeats_eagerly_at_first_and_an_unfenced_one_by_the_interval() -> None:
-    """[LAO came by a heartbeat's reply, the parked fetch said nothing of it: it waited two seconds to be unfenced]"""
-    life = Life().registered()
-    life.ok()
-    gaps = []
-    for _ in range(10):
-        before = life.now
-        assert isinstance(life.advance(), Heartbeat)
-        gaps.append(life.now - before)
-        life.ok()
-    assert gaps[0] <= 0.05
-    assert sum(gaps[:4]) < 1.0
-    assert 1.0 <= max(gaps[-2:]) <= 2.0
-    life.image(EPOCH + 1, fenced=False)
-    assert isinstance(life.poll(), Heartbeat)
-    life.ok()
-    before = life.now
-    life.advance()
-    assert life.now - before >= 1.8
