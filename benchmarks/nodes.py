@@ -65,6 +65,10 @@ class Quorum:
         """host:port of a node."""
         return self._cluster.node(name).endpoint
 
+    def log_lines(self, name: str) -> list[str]:
+        """What a node has logged, line by line."""
+        return self._cluster.log_path(name).read_text().splitlines()
+
     def start(self, name: str) -> None:
         """Start a node that does not run."""
         self._cluster.start(name)

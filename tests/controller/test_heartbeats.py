@@ -264,3 +264,18 @@ def test_nothing_is_remembered_of_a_decision_that_was_not_proposed() -> None:
     cell.decide(cell.heartbeat(1, want_shut_down=True))
     cell.decide(cell.heartbeat(1, want_fence=True))
     assert cell.soft_state() == before
+
+
+def test_a_shutdown_loses_no_partition_its_last_in_sync_replica() -> None:
+    """[it would be anybody's guess afterwards who has the records]"""
+    cell = Cell(brokers=2)
+    alone, both = cell.create_on((1,), name="alone"), cell.create_on((1, 2), name="both")
+    _stopping(cell, 1)
+    cell.beat(2)
+    assert _stopping(cell, 1).should_shut_down
+    assert cell.broker(1).fenced
+    assert (cell.partition(both).isr, cell.partition(both).leader) == ((2,), 2)
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
+    cell.join(1, incarnation="another")
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), 1)
+    cell.check_invariants()
