@@ -60,9 +60,7 @@ def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
     for partition in partitions_of(view, broker_id):
         if partition.leader != NO_LEADER:
             continue
-        election = Election.ONLINE
-        if broker_id not in partition.isr and unclean_election_enabled(view, partition.topic_id):
-            election = Election.UNCLEAN
+        election = Election.UNCLEAN if unclean_election_enabled(view, partition.topic_id) else Election.ONLINE
         change = next_state(brokers, partition, election=election)
         if change is not None:
             records.append(record(change))

@@ -84,7 +84,7 @@ def choose_leader(
     active = brokers.active
     if election is Election.PREFERRED and replicas[0] in isr and active(replicas[0]):
         return replicas[0]
-    if present in isr and present in replicas and active(present):
+    if present in isr and active(present):
         return present
     return next((replica for replica in replicas if replica in isr and active(replica)), NO_LEADER)
 

@@ -197,6 +197,7 @@ def test_fewer_replicas_wait_until_all_that_stay_are_in_sync() -> None:
     assert cell.partition(topic).isr == (1, 3)
     _reassign(cell, [2, 1])
     assert _assignment(cell, topic) == ((2, 1, 3), (), (3,))
+    assert _ongoing(cell) == {("t", 0): ([2, 1, 3], [], [3], [1, 3])}
     assert _propose(cell, topic, [1, 2, 3]).error_code == 0
     assert _assignment(cell, topic) == ((2, 1), (), ())
     assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((1, 2), 1)
