@@ -9,6 +9,7 @@ from data_cluster import DataCluster, Load, Reader, nothing_is_lost, on_cluster
 
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.loop import host_context
 
 from data_cluster import TOPIC  # isort: skip
 
@@ -223,7 +224,7 @@ def test_a_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refu
         for broker_id, host in cluster.brokers.items():
             await load.more(50)
             assert host.service is not None
-            host.service.stop()
+            host_context(host.name).run(host.service.stop)
             await cluster.until(lambda host=host: host.exit is not None, "it has ended")
             assert host.exit is not None
             assert host.exit.clean
