@@ -123,10 +123,7 @@ class Partitions:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
         if event.broker_epoch != host.broker_epoch:
-            if host.registered:
-                # What was vouched for under the old epoch is not what the new one vouches for.
-                host.broker_epoch = -1
-                self._roles.reconsider(None)
+            # What was vouched for under one epoch is not what another vouches for: the roles end, whichever comes first, this or the image.
             host.broker_epoch = event.broker_epoch
             self._roles.reconsider(None)
 

@@ -21,7 +21,10 @@ from replica_kit import (
 )
 
 from broker.partition import events as ev
+from broker.partition.host import Host
+from broker.partition.settings import PartitionSettings
 from raftlog.errors import ErrorCode
+from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 LEADER = 2
@@ -143,24 +146,17 @@ def test_a_truncation_is_durable_before_the_next_fetch() -> None:
 
 
 def test_a_flush_from_before_a_truncation_does_not_vouch_for_what_came_behind_it() -> None:
-    stand = Follower(recovered(4), hold_flushes=True)
-    stand.answer({"records": chunk(4, 5, *"abcdef")})
-    before = stand.flushes[-1]
-    # The leader changes, and its log parts from this one at 4; what it has instead is as long.
-    stand.change(leader=3, leader_epoch=6)
-    stand.do(ev.LinkOpened(3))
-    stand.do(ev.Flushed(before))
-    stand.got.clear()
-    cut = pb.ReplicaFetchPartitionResult(topic_id=TOPIC_ID, **diverging(1, 4))
-    number = stand.core._host._correlation_id
-    stand.do(ev.ReplicaFetchAnswered(3, pb.ReplicaFetchResponse(correlation_id=number, partitions=[cut])))
-    replica = stand.core._host.replicas[KEY]
-    token = stand.flushes[-1]
-    assert (replica.log.end, replica.log.flushed_end) == (4, 4)
-    replica.truncations += 1  # As if it were cut once more, and written anew up to 10, before that flush is reported.
-    replica.log.end = 10
-    stand.do(ev.Flushed(token))
-    assert replica.log.flushed_end == 4
+    host = Host(PartitionSettings(ME, CLUSTER_ID), (recovered(4),), 0.0)
+    replica = host.replicas[KEY]
+    host.append(replica, LogSpan(4, 6, ((5, 4),), chunk(4, 5, "a", "b")))
+    host.ask_for_flush()
+    host.truncate(replica, 4)
+    host.append(replica, LogSpan(4, 6, ((6, 4),), chunk(4, 6, "c", "d")))
+    host.ask_for_flush()
+    host.flushed(1)
+    assert (replica.log.flushed_end, replica.durable) == (4, False)
+    host.flushed(2)
+    assert (replica.log.flushed_end, replica.durable) == (6, True)
 
 
 def test_only_the_leader_of_the_image_is_heard() -> None:

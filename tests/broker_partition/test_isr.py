@@ -167,6 +167,21 @@ def test_who_has_all_there_is_does_not_lag_however_long_nothing_comes() -> None:
     assert proposed(stand) == [[(1, EPOCHS[1])]]
 
 
+def test_who_was_caught_up_until_now_is_given_the_whole_time() -> None:
+    stand = Stand(replica_lag_time_max_ms=1000)
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    stand.produce("a")
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    stand.after(0.9)
+    stand.produce("b")
+    stand.after(0.95)
+    assert not stand.proposals()
+    stand.after(0.1)
+    assert len(stand.proposals()) == 1
+
+
 def test_who_is_always_a_little_behind_does_not_lag() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
@@ -253,7 +268,7 @@ def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_
     stand.answer_isr(partition_epoch=7)
     assert waits_for_2(stand)
     stand.after(0.6)
-    assert len(stand.proposals()) == 4
+    assert [data.advance_partition_epoch for data in stand.proposals()] == [False, False, True, True]
     assert waits_for_2(stand)
     stand.change(isr=(1,))
     assert not waits_for_2(stand), "the image tells"
@@ -344,6 +359,7 @@ def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
     stand.change(leader_epoch=6)
     stand.answer_isr()
     assert stand.isr == [1]
+    assert stand.core.counters()["IsrExpands"] == 0
 
 
 def test_one_request_is_under_way_and_takes_all_partitions_that_wait() -> None:

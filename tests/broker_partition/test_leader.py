@@ -290,6 +290,19 @@ def test_a_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stan
     assert [(read.offset, read.until) for read in answer.reads] == [(0, 1)]
 
 
+def test_a_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand: Stand) -> None:
+    stand.produce("a")
+    stand.produce("b")
+    number = stand.consume(1, wait_ms=5000)
+    for follower in (2, 3):
+        stand.fetch(follower, 1)
+    assert stand.high_watermark == 1
+    assert stand.consumed(number) is None
+    for follower in (2, 3):
+        stand.fetch(follower, 2)
+    assert stand.consumed(number) is not None
+
+
 def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_changes(stand: Stand) -> None:
     number = stand.consume(0, wait_ms=5000)
     stand.after(5)
