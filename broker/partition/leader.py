@@ -30,6 +30,24 @@ GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount
 class Leader:
     """``high_watermark`` -1: unknown, until every member of the ISR has fetched in this epoch. It never goes back."""
 
+    __slots__ = (
+        "_for_commit",
+        "_for_flush",
+        "_gauges",
+        "epoch",
+        "high_watermark",
+        "host",
+        "isr",
+        "isr_updates",
+        "max_message_bytes",
+        "min_isr",
+        "partition",
+        "positions",
+        "replica",
+        "start_offset",
+        "waiting",
+    )
+
     def __init__(self, host: Host, replica: Replica, partition: Partition, isr_updates: IsrUpdates) -> None:
         self.host = host
         self.replica = replica
@@ -42,8 +60,9 @@ class Leader:
         """Of fetch sessions, by the session's number."""
         self.waiting: dict[int, ParkedFetch] = {}
         """Consumers' fetches that wait for the high watermark, by number."""
-        self._for_flush: deque[Pending] = deque()
-        self._for_commit: deque[Pending] = deque()
+        # Made when somebody waits: most partitions are idle, and there may be very many.
+        self._for_flush: deque[Pending] | None = None
+        self._for_commit: deque[Pending] | None = None
         self._gauges = (False,) * len(GAUGES)
         self.min_isr = 1
         self.max_message_bytes = 1
@@ -109,7 +128,10 @@ class Leader:
 
     def wait(self, pending: Pending, *, for_commit: bool) -> None:
         """Tell a produce when its records are durable here, or on all of the ISR."""
-        queue = self._for_commit if for_commit else self._for_flush
+        if for_commit:
+            queue = self._for_commit = self._for_commit or deque()
+        else:
+            queue = self._for_flush = self._for_flush or deque()
         while queue and queue[0].ended:
             queue.popleft()  # Timed out: what waits for ever must not pile up.
         queue.append(pending)
@@ -183,7 +205,7 @@ class Leader:
         self.positions.clear()
 
     @staticmethod
-    def _fail_all(queue: deque[Pending], message: str, current: pb.CurrentLeader) -> None:
+    def _fail_all(queue: deque[Pending] | None, message: str, current: pb.CurrentLeader) -> None:
         while queue:
             queue.popleft().failed(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, message, outcome_unknown=True, current_leader=current

@@ -38,6 +38,20 @@ _OVER = frozenset(
 class LeaderIsr:
     """The ISR of one leader in one leader epoch."""
 
+    __slots__ = (
+        "_host",
+        "_lag_s",
+        "_lag_timer",
+        "_leader",
+        "_not_before",
+        "_retry_timer",
+        "began",
+        "followers",
+        "over",
+        "recovering",
+        "state",
+    )
+
     def __init__(self, leader: Leader, partition: Partition) -> None:
         self._leader = leader
         self._host = leader.host
