@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -334,7 +335,9 @@ class Client:
             self._sessions += 1
         mode = self._rng.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
         if self._config.strict_share and self._rng.random() < self._config.strict_share:
-            mode = broker_pb2.STRICT
+            # As soon as it is offered: below its level of metadata.version it would be refused.
+            with contextlib.suppress(ApiError):
+                mode = max(mode, await client.strongest_mode(self._config.timeout_s))
         at_least = client.token.offset if client.token is not None else -1
         operation = self._workload.operation(client=self._session, kind=kind, key=key, mode=mode, at_least=at_least)
 

@@ -6,7 +6,9 @@
 * In the end each key's history, of these reads and all writes, is linearizable. A write that was answered less than ``acknowledged`` may
   take effect later for them: its interval is open.
 
-Nothing here asks whether the broker was unfenced, or held a lease: that is what leases are for.
+* What some broker has offered no unfenced broker refuses: ApiVersions go by LAO.
+
+Nothing of the rest asks whether the broker was unfenced, or held a lease: that is what leases are for.
 
 Would catch: a lease that outlives the session by whose end others fence the broker, one that a deposed controller gave, a broker that is
 fenced, replaced or unregistered under its lease, a broker that shows less than another one has shown.
@@ -15,12 +17,14 @@ fenced, replaced or unregistered under its lease, a broker that shows less than 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from typing_extensions import override
 
+from raftlog.errors import ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
 from simulation.checks.history import by_key
 from simulation.checks.ledger import Ledger
@@ -42,6 +46,21 @@ class StrictReads(Checker):
         """Strict reads answered."""
         self.held_to = 0
         """Those that had to show something."""
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        # Clients read strictly only what they were offered.
+        if type(message) is not broker_pb2.BrokerResponse or message.error.error_code != ErrorCode.UNSUPPORTED_VERSION:
+            return
+        standing = self._golden.standing(host.id)
+        service: Any = host.service
+        # One that has not heard yet that it is unfenced is not meant.
+        heard = service._view.applied >= standing.offset and service._lifecycle.epoch == standing.broker_epoch
+        if heard and not standing.fenced:
+            raise CheckFailedError(
+                f"{host.name}, unfenced since {standing.offset} and at {service._view.applied}, refuses a strict read that some broker has"
+                f" offered: {message.error.error_message}"
+            )
 
     @override
     def client_invoked(self, operation: Operation) -> None:

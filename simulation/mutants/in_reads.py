@@ -92,4 +92,19 @@ MUTANTS = (
         replace(STRICT, delay_min_ms=1.0, delay_mean_ms=20.0, faults={}),
         "slow links to brokers",
     ),
+    Mutant(
+        "offered-when-applied",
+        "a broker offers its clients what a feature level brings when it has applied the level itself",
+        (Edit("broker.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),),
+        replace(
+            STRICT,
+            release_version=2,
+            delay_min_ms=1.0,
+            delay_mean_ms=20.0,
+            fetch_timeout_ms=2000,
+            session_timeout_ms=3000,
+            faults={"raise_features": 3.0},
+        ),
+        "a level that is raised, slow links to brokers",
+    ),
 )

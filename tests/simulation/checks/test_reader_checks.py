@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from checks_harness import Trace, config, fencing, registered, voter, voters_record
 
+from raftlog.errors import ErrorCode
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -501,6 +502,19 @@ def test_a_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
     offset = _write(trace, "a", announced=False)
     with refused("I22.*LAO was announced up to"):
         _strict(trace, "a", offset, at_least=offset)
+
+
+def test_an_unfenced_broker_that_refuses_what_was_offered_is_refused() -> None:
+    refusal = broker_pb2.BrokerResponse(error=common_pb2.Error(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    trace = _serving(StrictReads)
+    view = trace.host("b1").service._view
+    view.applied = 0
+    trace.send("b1", "client", refusal)  # it has not heard yet that it is unfenced
+    view.applied = 2
+    with refused("refuses a strict read that some broker has offered"):
+        trace.send("b1", "client", refusal)
+    trace.committed(1, fencing(1, 1, True))
+    trace.send("b1", "client", refusal)
 
 
 def test_values_that_no_order_explains_are_refused_in_the_end() -> None:
