@@ -76,9 +76,12 @@ class Cluster:
         return response.write.token.offset
 
     async def read(self) -> None:
+        """At both brokers at once: a strict read at the one that is ahead waits for the other."""
         mode = await self.client.strongest_mode()
         self.modes.append(mode)
-        await self.client.read(broker_pb2.MetadataRequest(), mode=mode, timeout_s=10.0)
+        body = broker_pb2.MetadataRequest()
+        reads = [asyncio.ensure_future(self.client.read(body, mode=mode, timeout_s=10.0)) for _ in range(2)]
+        await asyncio.gather(*reads)
 
     async def read_for(self, seconds: float) -> None:
         end = self.world.now() + seconds
