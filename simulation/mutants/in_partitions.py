@@ -36,6 +36,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
+        known=1,
     ),
     Mutant(
         "isr-of-fenced",
@@ -56,6 +57,7 @@ MUTANTS = (
         ),
         replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
         "slow disks",
+        known=3,
     ),
     Mutant(
         "registration-keeps-isr",
