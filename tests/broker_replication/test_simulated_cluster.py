@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from data_cluster import DataCluster, Load, Reader, nothing_is_lost, on_cluster
+from data_cluster import TOPIC, DataCluster, Load, Reader, nothing_is_lost, on_cluster
 
+from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.loop import host_context
-
-from data_cluster import TOPIC  # isort: skip
 
 
 def test_what_is_produced_is_consumed_in_order_from_three_replicas() -> None:
@@ -137,8 +136,6 @@ def test_an_isolated_leader_acknowledges_nothing() -> None:
                 cluster.network.block(name, f"b{old}")
         # A client that reaches the old leader alone.
         transport = cluster.network.transport_for("lonely")
-        from raftlog.client.producer import Producer, ProducerSettings
-
         lonely = Producer(
             transport,
             [cluster.brokers[old].endpoint],
