@@ -114,7 +114,11 @@ class Leaders:
         if caller is None:
             caller = self._callers[endpoint] = Caller(self._transport, endpoint, Conversation.BROKER)
         request = broker_pb2.BrokerRequest(cluster_id=self._cluster_id, **{_FIELDS[type(body)]: body})
-        return caller.call(request, timeout_s + ANSWER_MARGIN_S)
+        future = caller.call(request, timeout_s + ANSWER_MARGIN_S)
+        if caller.stuck:
+            # Nobody says that it is dead but the next metadata, in which it is fenced: then its link is given up.
+            self.refresh()
+        return future
 
     def close(self) -> None:
         """End all calls and links. Idempotent."""
@@ -147,6 +151,7 @@ class Leaders:
             else:
                 self.failure = ""
                 self._take(response.metadata)
+            self._stale = self._stale or any(caller.stuck for caller in self._callers.values())
             self._changed()
         self._task = None
 

@@ -64,6 +64,11 @@ class Caller:
         return self._closed
 
     @property
+    def stuck(self) -> bool:
+        """Whether calls wait for a connection."""
+        return self._link is None and bool(self._waiting)
+
+    @property
     def failure(self) -> str:
         """Why there is no connection, empty if that is not known."""
         return self._dialer.last_failure

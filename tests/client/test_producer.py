@@ -268,6 +268,26 @@ def test_brokers_it_began_with_may_all_go() -> None:
     simulate_data(test, leaders=(2,))
 
 
+def test_what_waits_for_a_dead_broker_goes_to_the_next_leader_as_soon_as_there_is_one() -> None:
+    async def test(world: DataWorld) -> None:
+        producer = world.producer(2)
+        await producer.send(TOPIC, b"0")
+        world.network.crash("b1")
+        await asyncio.sleep(0.5)
+        # The link is down, metadata do not know yet: it waits for a connection.
+        sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
+        await asyncio.sleep(3)
+        assert not sending.done()
+        world.brokers[1].fenced = True
+        world.elect(0, 3)
+        begun = world.loop.time()
+        assert (await sending).offset == 1
+        assert world.loop.time() - begun < 1
+        producer.close()
+
+    simulate_data(test)
+
+
 def test_a_cancelled_record_gives_its_room_back_and_closing_says_what_is_unknown() -> None:
     async def test(world: DataWorld) -> None:
         producer = world.producer()
