@@ -273,7 +273,7 @@ class Sessions:
         """Sessions to look at when the step ends, by number."""
         self._numbers = 0
         self._epochs: dict[int, int] = {}
-        """The highest broker epoch that each replica id has fetched with."""
+        """The highest broker epoch that each broker has fetched with, of those that the image knows."""
 
     def received(self, event: ReplicaFetchReceived) -> None:
         """A follower fetches."""
@@ -329,4 +329,5 @@ class Sessions:
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH, f"broker {replica_id} of epoch {epoch} is over: {known} is known here"
             )
-        self._epochs[replica_id] = epoch
+        if registered is not None:
+            self._epochs[replica_id] = epoch
