@@ -154,3 +154,8 @@ LED = SwarmConfig(
     faults={"kill_broker": 2.0, "kill_controller": 3.0, "partition": 1.5, "one_way": 2.0, "pause": 2.0, "clog": 2.0, "resign": 4.0},
 )  # fmt: skip
 """Followers that fall behind and come back, and leaders that wait for the controllers' answer."""
+
+ROLLED = replace(
+    UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
+)
+"""Brokers that are behind, while heartbeats go out of force and in again."""

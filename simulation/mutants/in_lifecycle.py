@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from simulation.mutants.configs import LEAVES, LIVES, UNFENCING
+from simulation.mutants.configs import LEAVES, LIVES, ROLLED
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
-
-ROLLED = replace(
-    UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
-)
 
 MUTANTS = (
     Mutant(
