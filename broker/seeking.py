@@ -63,7 +63,8 @@ async def seek_id(
                 await _pause(stopping, seeker.next_deadline - loop.time())
     finally:
         client.close()
-        await listener.close()
+    # If it was cut short, the listener goes with its transport.
+    await listener.close()
     given = seeker.result
     if isinstance(given, Exit):
         return given

@@ -161,7 +161,12 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
 
 
 async def newcomer(world: World, rng: random.Random) -> None:
-    """A broker without an id on a host that nobody knows is given one, and leaves before it does anything."""
+    """A broker without an id on a host that nobody knows is given one, and leaves before it does anything.
+
+    Not where heartbeats are switched off: who is registered counts as active there, and stays so.
+    """
+    if "roll_heartbeats" in world.config.faults:
+        return
     active = world.active()
     if active is None or not supports_hostnames(active.image.features):
         return

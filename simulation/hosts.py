@@ -226,6 +226,8 @@ class BrokerHost:
         self._stored_id = settings.broker_id
         self._disks = 0
         self._seeking = False
+        self.only_passing = False
+        """It leaves as soon as it has an id, before it does anything under it."""
         self._tap = watch.sender(self)
 
     @property
@@ -291,6 +293,8 @@ class BrokerHost:
             asyncio.get_running_loop().call_later(SUPERVISOR_S, self.start)
             return
         self._stored_id = self.id = found.broker_id
+        if self.only_passing:
+            return
         self._serve(incarnation_id)
 
     def _serve(self, incarnation_id: str) -> None:

@@ -187,6 +187,7 @@ class World:
         self._newcomers += 1
         host = self.make_broker(NEWCOMER_IDS + self._newcomers, f"n{self._newcomers}")
         host.lose_disk()
+        host.only_passing = True
         return host
 
     def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
