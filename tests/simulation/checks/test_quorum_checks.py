@@ -98,6 +98,23 @@ def test_dropping_what_is_committed_is_refused() -> None:
         trace.truncate("c3", 1)
 
 
+def test_a_deposed_leader_may_have_its_observers_drop_what_a_later_one_commits() -> None:
+    trace = _led()
+    trace.append("c1", 1, config("k", "a"))
+    trace.replicate("c1", "c3")
+    # c3 goes on with a leader of epoch 2 that has not got it; c1 leads again in epoch 3, and commits it with c2.
+    trace.host("c3").core.epoch = 2
+    trace.lead("c1", 3, (1, 2))
+    trace.replicate("c1", "c2")
+    trace.commit("c1", 3)
+    trace.truncate("c3", 1)
+    trace.replicate("c1", "c3")
+    # In epoch 3 it must not.
+    trace.host("c3").core.epoch = 3
+    with refused("I6.*drops"):
+        trace.truncate("c3", 1)
+
+
 def test_truncating_below_the_own_high_watermark_is_refused() -> None:
     trace = _led()
     trace.commit("c2", 1)
