@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.partition.fetches import ParkedFetch
     from broker.partition.isr_updates import IsrUpdates
     from broker.partition.produces import Pending
-    from broker.partition.sessions import Position
+    from broker.partition.session import Position
 
 DATA_RECORD_TYPE = 1
 GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount",

@@ -1,0 +1,263 @@
+"""One fetch session of a follower, the leader's side: a link is a session, which keeps the follower's positions (KIP-227).
+
+A named position is answered with data, an error or a divergence at most once: then the follower names it anew. A high watermark
+alone leaves it as it is. An answer has only partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.partition.deadlines import Timer
+from broker.partition.events import AnswerReplicaFetch, Read
+from broker.partition.leader import Leader
+from broker.partition.produces import leader_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.storage.partition_api import PartitionKey
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.partition.sessions import Sessions
+
+
+class Position:
+    """Where a follower is in one partition, on one session."""
+
+    __slots__ = ("_bytes_at", "awaits", "high_watermark_told", "leader", "offset", "session")
+
+    def __init__(self, session: Session, leader: Leader, offset: int) -> None:
+        self.session = session
+        self.leader = leader
+        self.offset = offset
+        self.awaits = True
+        """Named, and not answered with data yet."""
+        self.high_watermark_told = -1
+        log, replica = leader.replica.log, leader.replica
+        self._bytes_at = replica.bytes_appended if offset == log.end else -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """Of the partition."""
+        return self.leader.replica.key
+
+    def bytes_waiting(self, limit: int) -> int:
+        """How much an answer would take of ``limit``: exact if it was caught up when it was named, else the limit."""
+        if self._bytes_at < 0:
+            return limit
+        return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
+
+    def data_came(self) -> None:
+        """The leader's log has grown."""
+        if self.awaits:
+            self.session.has_data(self)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """There is a high watermark to tell."""
+        if self.awaits and high_watermark > self.high_watermark_told:
+            self.session.has_high_watermark(self)
+
+    def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
+        """The leader has resigned."""
+        if self.awaits:
+            self.session.has_result(self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current))
+        self.session.forget(self.key)
+
+
+class Session:
+    """One link of one follower."""
+
+    def __init__(self, sessions: Sessions, id_: Hashable, number: int) -> None:
+        self._sessions = sessions
+        self._host = sessions.host
+        self.id = id_
+        self.number = number
+        self.replica_id = -1
+        self.positions: dict[PartitionKey, Position] = {}
+        self._data: dict[PartitionKey, Position] = {}
+        self._high_watermarks: dict[PartitionKey, Position] = {}
+        self._results: dict[PartitionKey, pb.ReplicaFetchPartitionResult] = {}
+        self._parked: pb.ReplicaFetchRequest | None = None
+        self._timer: Timer | None = None
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def has_data(self, position: Position) -> None:
+        """Records wait behind a position."""
+        self._data[position.key] = position
+        self._sessions.touched[self.number] = self
+
+    def has_result(self, key: PartitionKey, result: pb.ReplicaFetchPartitionResult) -> None:
+        """A partition is answered with something else than data."""
+        result.topic_id, result.partition_index = key
+        self._results[key] = result
+        self._sessions.touched[self.number] = self
+
+    def has_high_watermark(self, position: Position) -> None:
+        """It waits a moment for company: nobody waits for it."""
+        self._high_watermarks[position.key] = position
+        host = self._host
+        linger_at = host.now + host.settings.high_watermark_linger_ms / 1000
+        if self._timer is not None and self._timer.when > linger_at:
+            host.deadlines.cancel(self._timer)
+            self._timer = host.deadlines.at(linger_at, self._expired)
+
+    def forget(self, key: PartitionKey) -> None:
+        """A position is no longer of this session."""
+        position = self.positions.pop(key, None)
+        self._data.pop(key, None)
+        self._high_watermarks.pop(key, None)
+        if position is not None:
+            position.leader.positions.pop(self.number, None)
+
+    def clear(self) -> None:
+        """All of them, and what waits for an answer."""
+        for key in list(self.positions):
+            self.forget(key)
+        self._results.clear()
+        self._unpark()
+
+    # --- fetches ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, request: pb.ReplicaFetchRequest) -> None:
+        """A request that was found in order as a whole."""
+        self.replica_id = request.replica_state.replica_id
+        if self._parked is not None:
+            # The follower has something new to say: it takes this answer as one more to come.
+            self.answer()
+        for gone in request.forgotten:
+            self.forget((gone.topic_id, gone.partition_index))
+            self._results.pop((gone.topic_id, gone.partition_index), None)
+        for named in request.partitions:
+            self._name(named, request.replica_state)
+        self._parked = request
+        wait_s = max(0, request.max_wait_ms) / 1000
+        if self._high_watermarks:
+            wait_s = min(wait_s, self._host.settings.high_watermark_linger_ms / 1000)
+        self._timer = self._host.deadlines.at(self._host.now + wait_s, self._expired)
+        if wait_s == 0 or self.has_news:
+            self._sessions.touched[self.number] = self
+
+    @property
+    def has_news(self) -> bool:
+        """Whether an answer would have more than high watermarks."""
+        return bool(self._data or self._results)
+
+    def settle(self) -> None:
+        """At the end of a step: answer if that is due."""
+        if self._parked is not None and (self.has_news or self._parked.max_wait_ms <= 0):
+            self.answer()
+
+    def _name(self, named: pb.ReplicaFetchPartition, state: pb.ReplicaState) -> None:
+        key = (named.topic_id, named.partition_index)
+        self.forget(key)
+        self._results.pop(key, None)
+        try:
+            leader = self._leader_for(named, state.replica_id)
+        except ApiError as error:
+            current = self._host.current_leader(key)
+            self.has_result(key, pb.ReplicaFetchPartitionResult(error_code=error.code, current_leader=current))
+            return
+        diverging = leader.replica.log.divergence(named.fetch_offset, named.last_fetched_epoch)
+        if diverging is not None:
+            epoch, end_offset = diverging
+            where = pb.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+            self.has_result(key, pb.ReplicaFetchPartitionResult(diverging_epoch=where, high_watermark=-1))
+            return
+        position = self.positions[key] = Position(self, leader, named.fetch_offset)
+        leader.positions[self.number] = position
+        if named.fetch_offset < leader.replica.log.end:
+            self.has_data(position)
+        elif leader.high_watermark >= 0:
+            self._high_watermarks[key] = position
+        # Only now: what it sets in motion finds the position in place.
+        leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
+
+    def _leader_for(self, named: pb.ReplicaFetchPartition, replica_id: int) -> Leader:
+        leader = leader_of(self._host, named.topic_id, named.partition_index, named.current_leader_epoch)
+        if replica_id not in leader.isr.followers:
+            # Its image is ahead of ours, or ours of its: the leader epoch does not tell.
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here")
+        if named.last_fetched_epoch > leader.epoch:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"its log is of epoch {named.last_fetched_epoch}, to come")
+        if named.fetch_offset < leader.replica.log.start:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {named.fetch_offset} is below the log start")
+        return leader
+
+    def _expired(self) -> None:
+        self._timer = None
+        self.answer()
+
+    def answer(self) -> None:
+        """Answer the parked fetch with the news there are, as far as they fit."""
+        request = self._parked
+        if request is None:
+            return
+        self._unpark()
+        response = pb.ReplicaFetchResponse(correlation_id=request.correlation_id)
+        reads: list[Read] = []
+        self._take_results(response)
+        self._take_data(request, response, reads)
+        self._take_high_watermarks(response)
+        self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads)))
+
+    def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
+        """Answer a fetch with an error of all of it; the session begins anew."""
+        self.answer()
+        self.clear()
+        response = pb.ReplicaFetchResponse(
+            correlation_id=request.correlation_id, error_code=error.code, error_message=error.message
+        )
+        self._host.out.append(AnswerReplicaFetch(self.id, response))
+
+    def _unpark(self) -> None:
+        self._parked = None
+        self._host.deadlines.cancel(self._timer)
+        self._timer = None
+
+    # --- the answer ---------------------------------------------------------------------------------------------------
+
+    def _take_results(self, response: pb.ReplicaFetchResponse) -> None:
+        for key in self._some(self._results, response):
+            response.partitions.append(self._results.pop(key))
+
+    def _take_data(self, request: pb.ReplicaFetchRequest, response: pb.ReplicaFetchResponse, reads: list[Read]) -> None:
+        settings = self._host.settings
+        budget = min(request.max_bytes or (1 << 31), settings.replica_fetch_response_max_bytes)
+        for key in self._some(self._data, response):
+            position = self._data[key]
+            size = position.bytes_waiting(settings.replica_fetch_max_bytes)
+            if reads and size > budget:
+                break
+            budget -= size
+            log = position.leader.replica.log
+            reads.append(
+                Read(len(response.partitions), key, position.offset, log.end, settings.replica_fetch_max_bytes)
+            )
+            response.partitions.append(self._result(position))
+            position.awaits = False
+            del self._data[key]
+
+    def _take_high_watermarks(self, response: pb.ReplicaFetchResponse) -> None:
+        for key in self._some(self._high_watermarks, response):
+            position = self._high_watermarks.pop(key)
+            if position.awaits and position.leader.high_watermark > position.high_watermark_told:
+                response.partitions.append(self._result(position))
+
+    def _result(self, position: Position) -> pb.ReplicaFetchPartitionResult:
+        leader = position.leader
+        position.high_watermark_told = leader.high_watermark
+        return pb.ReplicaFetchPartitionResult(
+            topic_id=position.key[0],
+            partition_index=position.key[1],
+            high_watermark=leader.high_watermark,
+            log_start_offset=leader.replica.log.start,
+            current_leader=pb.CurrentLeader(leader_id=self._host.broker_id, leader_epoch=leader.epoch),
+        )
+
+    def _some(
+        self, waiting: Mapping[PartitionKey, object], response: pb.ReplicaFetchResponse
+    ) -> Iterable[PartitionKey]:
+        """As many as the answer has room for, in the order in which they came."""
+        room = self._host.settings.max_partitions_per_message - len(response.partitions)
+        return [key for key, _ in zip(waiting, range(room), strict=False)]
