@@ -54,7 +54,9 @@ def _enough(led: _Led) -> bool:
     assert service.data is not None
     replicas: Any = service.data.replicas
     role = replicas._host.replicas[led.key].role
-    return bool(role.enough_in_sync())
+    # Members that were not healed may leave the ISR at any moment.
+    healed = {led.leader.id, *(follower.id for follower in led.followers)}
+    return len(healed & set(led.partition.isr)) >= int(role.min_isr)
 
 
 def _led(world: World) -> list[_Led]:

@@ -159,3 +159,48 @@ ROLLED = replace(
     UNFENCING, faults={**UNFENCING.faults, "roll_heartbeats": 0.7, "kill_broker": 1.0, "kill_controller": 8.0}
 )
 """Brokers that are behind, while heartbeats go out of force and in again."""
+
+DATA = SwarmConfig(
+    brokers=4, clients=1, writes_per_s=2.0, reads_per_s=0.0, topics_share=0.2, data_per_s=60.0, replica_lag_ms=700, safety_s=15.0,
+    session_timeout_ms=1000, disk_max_ms=10.0, timeout_s=1.5, balance_interval_s=1,
+    faults={
+        "kill_broker": 1.0, "broker_pause": 2.5, "brokers_cut": 1.5, "broker_alone": 3.0, "kill_all_brokers": 8.0, "resign": 8.0,
+        "fetches_late": 2.0,
+    },
+)  # fmt: skip
+"""Brokers with partitions die, sleep and lose sight of each other and of the controllers; leaders move all the time."""
+
+DATA_DISKS = replace(
+    DATA,
+    faults={
+        "replace_broker_disk": 0.8,
+        "kill_broker": 2.0,
+        "broker_pause": 4.0,
+        "brokers_cut": 3.0,
+        "isr_change_late": 0.3,
+    },
+)
+"""Brokers come back with empty disks."""
+
+DATA_LATE = replace(
+    DATA,
+    faults={
+        "isr_change_late": 0.6,
+        "kill_broker": 1.0,
+        "replace_broker_disk": 3.0,
+        "brokers_cut": 2.0,
+        "broker_pause": 3.0,
+    },
+)
+"""What leaders tell the controller of ISRs comes late, and is of brokers that have restarted meanwhile."""
+
+DATA_TWINS = replace(
+    DATA, brokers=3, topics_share=0.0, faults={"broker_alone": 0.7, "twin_broker": 0.8, "kill_broker": 4.0}
+)
+"""Brokers that the controllers have replaced, and that do not know it, while their leaders still hear them."""
+
+DATA_UNKNOWN = replace(
+    DATA, brokers=3, topics_share=0.0, session_timeout_ms=9000, replica_lag_ms=500, balance_interval_s=0, safety_s=30.0,
+    faults={"fetches_late": 0.15, "brokers_cut": 0.6, "isr_change_late": 0.5},
+)  # fmt: skip
+"""ISR changes come later than their leader waits for an answer, and are of followers that have fallen behind meanwhile."""

@@ -7,6 +7,7 @@ from simulation.mutants import (
     in_broker,
     in_broker_ids,
     in_controller,
+    in_data,
     in_lao,
     in_lifecycle,
     in_partitions,
@@ -21,6 +22,7 @@ MUTANTS: dict[str, Mutant] = {
     for module in (
         in_quorum,
         in_controller,
+        in_data,
         in_partitions,
         in_assignments,
         in_snapshots,

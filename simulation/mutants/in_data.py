@@ -1,0 +1,248 @@
+"""Mutants of brokers' partitions: who is in sync, what is committed, what is acknowledged, who may serve, who is followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.mutants.configs import DATA, DATA_DISKS, DATA_LATE, DATA_TWINS, DATA_UNKNOWN
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+LATE = "brokers that restart, ISR changes that are late"
+CUTS = "brokers that die, sleep and are cut off"
+
+MUTANTS = (
+    Mutant(
+        "stale-epoch-joins-with-data",
+        "the controller takes a replica into an ISR by a broker epoch that is over (KIP-903's race)",
+        (
+            Edit(
+                "controller.alter_partition:_ineligible",
+                "member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH)",
+                "False",
+            ),
+        ),
+        DATA_LATE,
+        LATE,
+    ),
+    Mutant(
+        "epochs-from-metadata",
+        "a leader vouches for a follower by the epoch that its metadata shows, not by the one that it has fetched with (KIP-903)",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr.epoch_of",
+                "return follower.broker_epoch",
+                "return self._host.image.brokers[member].epoch if member in self._host.image.brokers else NO_EPOCH",
+            ),
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._is_eligible",
+                "return follower.broker_epoch == broker.epoch",
+                "return True",
+            ),
+        ),
+        DATA_TWINS,
+        "brokers that were replaced and do not know it",
+    ),
+    Mutant(
+        "ineligible-not-reverted",
+        "a leader whose ISR change is refused as ineligible goes on waiting for it",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._ineligible",
+                "self.state.revert()\n            self._pause()",
+                "self._pause()",
+            ),
+        ),
+        DATA_LATE,
+        LATE,
+    ),
+    Mutant(
+        "data-without-self-fencing",
+        "a broker that hears no controller goes on leading beyond its own timeout",
+        (
+            Edit(
+                "broker.partition.host:Host.serves",
+                "self.registered and self.now < self.serve_until",
+                "self.registered",
+            ),
+        ),
+        DATA,
+        CUTS,
+    ),
+    Mutant(
+        "commits-by-committed-isr",
+        "the high watermark does not wait for members that are proposed and not yet committed",
+        (Edit("broker.partition.leader:Leader.advance", "self.isr.state.maximal", "self.isr.state.committed"),),
+        DATA_LATE,
+        LATE,
+    ),
+    Mutant(
+        "data-leader-counts-unflushed",
+        "a leader counts its own log up to its end, durable or not",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr.end_offset_of",
+                "self._leader.replica.log.flushed_end",
+                "self._leader.replica.log.end",
+            ),
+        ),
+        DATA,
+    ),
+    Mutant(
+        "data-follower-acknowledges-unflushed",
+        "a follower fetches on before what it has got is durable",
+        (
+            Edit("broker.partition.follower:Follower.named", "replica.log.flushed_end", "replica.log.end"),
+            Edit("broker.partition.leader_link:LeaderLink._take", "if not replica.durable:", "if True:"),
+            Edit(
+                "broker.partition.leader_link:LeaderLink._take",
+                "self._writing[replica.key] = follower",
+                "self._is_due(follower)",
+            ),
+        ),
+        DATA,
+    ),
+    Mutant(
+        "joins-isr-behind",
+        "a follower is taken into the ISR wherever it is",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._may_join",
+                "and follower.end_offset >= leader.high_watermark\n            and follower.end_offset >= leader.start_offset",
+                "and follower.end_offset >= 0",
+            ),
+        ),
+        DATA_DISKS,
+        "brokers that come back with empty disks",
+    ),
+    Mutant(
+        "joins-isr-below-start",
+        "a follower is taken in below the start of its leader's epoch, before the leader knows what is committed",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._may_join",
+                "and leader.high_watermark >= 0",
+                "and follower.end_offset >= 0",
+            ),
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr._may_join",
+                "and follower.end_offset >= leader.start_offset",
+                "",
+            ),
+        ),
+        DATA_DISKS,
+        "brokers that come back with empty disks, leaders that change",
+        seeds=200,
+        known=2,
+    ),
+    Mutant(
+        "data-truncation-skipped",
+        "a leader does not compare epochs: a follower whose log is another one is given what comes behind",
+        (Edit("broker.partition.sessions:Session._name", "if diverging is not None:", "if False:"),),
+        DATA,
+        CUTS,
+    ),
+    Mutant(
+        "old-incarnation-fetches",
+        "fetches of a former incarnation of a follower count (KIP-903)",
+        (Edit("broker.partition.sessions:Sessions._check_epoch", "if epoch < max(known, 0):", "if False:"),),
+        DATA_TWINS,
+        "brokers that were replaced and do not know it",
+    ),
+    Mutant(
+        "leads-at-once-committed",
+        "a new leader takes its whole log for committed before its followers have fetched from it",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr.end_offset_of",
+                "-1 if follower is None else follower.end_offset",
+                "-1 if follower is None else max(follower.end_offset, self._leader.start_offset)",
+            ),
+        ),
+        DATA,
+        CUTS,
+        known=2,
+    ),
+    Mutant(
+        "min-isr-ignored",
+        "records are acknowledged to all whatever min.insync.replicas says",
+        (
+            Edit(
+                "broker.partition.leader:Leader.enough_in_sync", "len(self.isr.state.committed) >= self.min_isr", "True"
+            ),
+        ),
+        DATA,
+        CUTS,
+        known=2,
+    ),
+    Mutant(
+        "acknowledged-by-leader-alone",
+        "records that are to be on all in-sync replicas are acknowledged when the leader has them",
+        (Edit("broker.partition.produces:Produces._append", "for_commit=acks == ALL", "for_commit=False"),),
+        DATA,
+    ),
+    Mutant(
+        "produce-unknown-as-definite",
+        "records whose fate is open when the leadership is lost are called refused",
+        (
+            Edit(
+                "broker.partition.leader:Leader._fail_all",
+                "outcome_unknown=True",
+                "outcome_unknown=False",
+            ),
+        ),
+        DATA,
+        CUTS,
+        known=2,
+    ),
+    Mutant(
+        "produce-timeout-as-definite",
+        "records that are not on all in-sync replicas in time are called refused",
+        (
+            Edit(
+                "broker.partition.produces:_Produce._timed_out",
+                "outcome_unknown=True",
+                "outcome_unknown=False",
+            ),
+        ),
+        replace(DATA, timeout_s=0.3),
+        CUTS,
+    ),
+    Mutant(
+        "reads-uncommitted",
+        "consumers are given what the leader has, committed or not",
+        (
+            Edit(
+                "broker.partition.fetches:_readable",
+                "return leader, until",
+                "return leader, log.end",
+            ),
+        ),
+        DATA,
+    ),
+    Mutant(
+        "unknown-isr-change-reverted",
+        "a leader takes an ISR change without an answer for refused",
+        (
+            Edit(
+                "broker.partition.leader_isr:LeaderIsr.failed",
+                "proposal.uncertain = proposal.uncertain or outcome_unknown",
+                "self.state.revert()",
+            ),
+        ),
+        DATA_UNKNOWN,
+        "ISR changes that are late",
+        seeds=200,
+        known=12,
+    ),
+    Mutant(
+        "lagging-stays-in-isr",
+        "a member of the ISR that has fallen behind stays in it",
+        (Edit("broker.partition.leader_isr:LeaderIsr._look_for_lag", "if late and self._may_propose():", "if False:"),),
+        replace(
+            DATA, replica_lag_ms=500, session_timeout_ms=9000, faults={"brokers_cut": 0.5, "broker_disk_hang": 1.0}
+        ),
+        "brokers that do not reach each other",
+        known=4,
+    ),
+)
