@@ -123,9 +123,11 @@ class Lifecycle:
 
     @property
     def serve_until(self) -> float:
-        """When it has to take itself for fenced if it hears nothing before; -inf: it has to already."""
+        """When it has to take itself for fenced if it hears nothing before; -inf: it has to already, inf: silence means nothing."""
         if self.epoch < 0 or self._stale or self.exit is not None:
             return -NEVER
+        if not self._heartbeats:
+            return NEVER
         return self._contact_at + self._settings.fencing_timeout_ms / 1000
 
     def why_fenced(self, now: float) -> str:

@@ -140,17 +140,17 @@ class RequestServer:
         if body is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
         if body == "describe_broker":
-            _send(link, request, describe_broker=self._describe())
+            _send(link, request.correlation_id, describe_broker=self._describe())
         elif body == "api_versions":
-            _send(link, request, api_versions=self._versions.response())
+            _send(link, request.correlation_id, api_versions=self._versions.response())
         elif body == "write":
             self._forward(link, request)
         elif body in DATA_BODIES:
             if self._data is None:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
-            self._data.request(request, partial(_send, link, request))
+            self._data.request(request, partial(_send, link, request.correlation_id))
         elif body == "broker_metadata":
-            _send(link, request, broker_metadata=self._led(request.broker_metadata))
+            _send(link, request.correlation_id, broker_metadata=self._led(request.broker_metadata))
         else:
             why = self._why_fenced()
             image = self._gate.admit((link, request), request.read, self._loop.time(), why_fenced=why)
@@ -170,11 +170,11 @@ class RequestServer:
             answer = reads.describe_configs(image, request.describe_configs)
         else:
             answer = reads.describe_cluster(image, request.describe_cluster, self._cluster_id)
-        _send(link, request, token=token, **{str(body): answer})
+        _send(link, request.correlation_id, token=token, **{str(body): answer})
 
     def _refuse(self, pending: Pending, error: ApiError) -> None:
         link, request = pending
-        _send(link, request, error=error_to_wire(error))
+        _send(link, request.correlation_id, error=error_to_wire(error))
 
     def _expire(self) -> None:
         self._timer = None
@@ -223,18 +223,20 @@ class RequestServer:
         elif error is not None:
             raise error
         else:
-            _send(*pending, write=future.result())
+            link, request = pending
+            _send(link, request.correlation_id, write=future.result())
 
 
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
 
 
-def _send(link: ReplyTo, request: broker_pb2.BrokerRequest, **fields: Any) -> None:
-    response = broker_pb2.BrokerResponse(correlation_id=request.correlation_id, **fields)
+def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:
+    """Answer, if the link is still there. It keeps nothing of the request: the records of a produce that waits are in the log."""
     try:
-        link.send(response)
+        try:
+            link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, **fields))
+        except ApiError as error:
+            # Too large for one message: say so instead.
+            link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, error=error_to_wire(error)))
     except LinkClosedError:
         return
-    except ApiError as error:
-        # Too large for one message: say so instead.
-        link.send(broker_pb2.BrokerResponse(correlation_id=request.correlation_id, error=error_to_wire(error)))

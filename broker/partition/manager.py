@@ -125,6 +125,7 @@ class Partitions:
         if event.broker_epoch != host.broker_epoch:
             # What was vouched for under one epoch is not what another vouches for: the roles end, whichever comes first, this or the image.
             host.broker_epoch = event.broker_epoch
+            self._sessions.forget_epochs()
             self._roles.reconsider(None)
 
     def _session_closed(self, event: SessionClosed) -> None:

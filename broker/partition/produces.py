@@ -142,7 +142,8 @@ class _Produce:
 
     def __init__(self, produces: Produces, request: pb.ProduceRequest, event: ProduceReceived) -> None:
         self._produces = produces
-        self._request = request
+        # Not the request itself: its records are in the log, and very many may wait.
+        self._keys = [(data.topic_id, data.partition_index) for data in request.partitions]
         self._reply_to = event.reply_to
         self._results: list[pb.ProducePartitionResult | None] = [None] * len(request.partitions)
         self._left = len(request.partitions)
@@ -156,8 +157,7 @@ class _Produce:
         return pending
 
     def refused(self, index: int, error: ApiError) -> None:
-        data = self._request.partitions[index]
-        current = self._produces.host.current_leader((data.topic_id, data.partition_index))
+        current = self._produces.host.current_leader(self._keys[index])
         message = f"{error.message} (field {error.field})" if error.field else error.message
         result = pb.ProducePartitionResult(
             error_code=error.code, error_message=message, base_offset=-1, current_leader=current
@@ -177,8 +177,7 @@ class _Produce:
     def ended_one(self, index: int, result: pb.ProducePartitionResult) -> None:
         if self.ended or self._results[index] is not None:
             return
-        data = self._request.partitions[index]
-        result.topic_id, result.partition_index = data.topic_id, data.partition_index
+        result.topic_id, result.partition_index = self._keys[index]
         self._results[index] = result
         self._left -= 1
         if self._begun and self._left == 0:

@@ -41,6 +41,10 @@ class Sessions:
         else:
             session.fetch(event.request)
 
+    def forget_epochs(self) -> None:
+        """This broker has registered anew: if the log of the metadata was restored, epochs have begun lower again."""
+        self._epochs.clear()
+
     def closed(self, id_: Hashable) -> None:
         """A link is gone."""
         session = self.by_id.pop(id_, None)

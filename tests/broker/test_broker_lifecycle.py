@@ -424,3 +424,12 @@ def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
         settings.misfit(12_000)
     )
     assert "broker.heartbeat.interval.ms (2000) is more than half" in settings.misfit(3999)
+
+
+def test_without_heartbeats_no_silence_ends_the_time_it_may_serve() -> None:
+    life = Life()
+    assert isinstance(life.poll(), Register)
+    life.it.registered(EPOCH, life.now, heartbeats=False)
+    life.image(10, fenced=False, heartbeats=False)
+    assert life.it.why_fenced(life.now + 1e6) == ""
+    assert life.it.serve_until == NEVER

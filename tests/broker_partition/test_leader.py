@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
-from replica_kit import EPOCHS, KEY, TOPIC, Stand, first_image, of_kind, partition, recovered, results
+from replica_kit import EPOCHS, KEY, TOPIC, Stand, data, first_image, of_kind, partition, recovered, results
 
 from broker.partition import events as ev
 from raftlog import batch
@@ -253,6 +256,16 @@ def test_waiting_produces_are_bounded() -> None:
     assert result is not None
     assert (result.error_code, result.base_offset) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, -1)
     assert stand.described().log_end_offset == 2
+
+
+def test_a_produce_that_waits_keeps_none_of_its_records_in_memory(stand: Stand) -> None:
+    one = pb.ProducePartition(topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("x"))
+    request = pb.ProduceRequest(acks=-1, timeout_ms=30_000, partitions=[one])
+    references = sys.getrefcount(request)
+    stand.do(ev.ProduceReceived(request, 1, "it"))
+    assert "it" not in [effect.reply_to for effect in of_kind(stand.got, ev.AnswerProduce)], "it waits"
+    gc.collect()
+    assert sys.getrefcount(request) == references
 
 
 def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:

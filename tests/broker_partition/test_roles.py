@@ -6,7 +6,7 @@ from replica_kit import EPOCHS, KEY, ME, TOPIC_ID, Stand, broker, first_image, o
 
 from broker.partition import events as ev
 from raftlog.errors import ErrorCode
-from raftlog.metadata.image import ImageDraft
+from raftlog.metadata.image import Image, ImageDraft
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 OTHER = (TOPIC_ID, 1)
@@ -200,3 +200,18 @@ def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
     draft.brokers[2] = broker(2, EPOCHS[2])
     stand.do(ev.ImageMoved(draft.snapshot(), ev.Changes(brokers=(2,))))
     assert len(of_kind(stand.got, ev.WantLink)) == 1
+
+
+def test_a_metadata_log_that_was_restored_may_register_followers_under_lower_epochs() -> None:
+    stand = Stand()
+    stand.fetch(2, 0)
+    # Restored to where nobody was registered: all register anew, each under an offset of the log as it is now.
+    stand.do(ev.ImageMoved(Image()))
+    stand.do(ev.StandingChanged(-1, float("-inf")))
+    stand.do(ev.StandingChanged(51, stand.now + 1e6))
+    draft = ImageDraft(stand.image)
+    draft.brokers[ME], draft.brokers[2] = broker(ME, 51), broker(2, 52)
+    stand.image = draft.snapshot()
+    stand.do(ev.ImageMoved(stand.image))
+    (answer,) = of_kind(stand.fetch(2, 0, epoch=52, session="new", wait_ms=0), ev.AnswerReplicaFetch)
+    assert answer.response.error_code == 0
