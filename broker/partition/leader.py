@@ -89,7 +89,9 @@ class Leader:
         """Read the configs that count here; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = configs.topic_number(image, topic_id, configs.MIN_INSYNC_REPLICAS)
-        self.min_isr = min(wanted, max(1, len(self.partition.replicas)))
+        # Who is only being added does not make it harder to write before it can make it safer.
+        partition = self.partition
+        self.min_isr = min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
         self.max_message_bytes = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
         self._set_gauges(self._measure())
 

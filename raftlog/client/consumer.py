@@ -280,6 +280,9 @@ class Consumer:
             position.not_before = self._loop.time() + RETRY_BACKOFF_S
             return
         position.next_offset = max(position.next_offset, end)
+        if position.key in self._positions:
+            # To the end of the next request: one answer may have no room for all, and those in front are served first.
+            self._positions[position.key] = self._positions.pop(position.key)
         if records:
             self._buffer.append((position, records, len(chunk)))
             self._buffered_bytes += len(chunk)

@@ -240,7 +240,8 @@ class CommittedData(Checker):
         if partition is None or committed.gone or epoch < committed.floor_epoch:
             return
         topic = self._golden.topic_name(key[0])
-        wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), len(partition.replicas))
+        replicas = len(partition.replicas) - len(partition.adding_replicas)
+        wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas)
         disks = [other.disk for other in self.world.brokers if other.disk is not None]
         copies = sum(_epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self._lost) < wanted:

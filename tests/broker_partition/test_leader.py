@@ -165,6 +165,19 @@ def test_min_insync_replicas_is_never_more_than_there_are_replicas() -> None:
     assert result.error_code == 0
 
 
+def test_replicas_that_are_only_being_added_do_not_count_towards_min_insync_replicas() -> None:
+    moving = partition(replicas=(2, 1), isr=(1,), adding_replicas=(2,), removing_replicas=(1,))
+    stand = Stand(image=first_image(moving))
+    stand.config(4, "", min_insync_replicas="2")
+    result = stand.produced(stand.produce("a"))
+    assert result is not None
+    assert result.error_code == 0
+    stand.change(replicas=(2, 1), adding_replicas=(), removing_replicas=())
+    result = stand.produced(stand.produce("b"))
+    assert result is not None
+    assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
 def test_a_produce_that_is_not_acknowledged_in_time_has_an_unknown_outcome(stand: Stand) -> None:
     number = stand.produce("a", timeout_ms=1000)
     stand.after(0.9)

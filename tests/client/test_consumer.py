@@ -144,6 +144,21 @@ def test_what_was_fetched_and_not_polled_is_bounded() -> None:
     simulate_data(test)
 
 
+def test_who_was_served_is_asked_for_last() -> None:
+    async def test(world: DataWorld) -> None:
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        fill(world, 0, b"0")
+        assert await values(consumer, 1) == [b"0"]
+        await asyncio.sleep(1)
+        orders = [[one.partition_index for one in request.partitions] for request in world.requests(1, "fetch")]
+        assert orders[0] == [0, 1, 2]
+        assert orders[-1] == [1, 2, 0]
+        consumer.close()
+
+    simulate_data(test, leaders=(1, 1, 1))
+
+
 def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so() -> None:
     async def test(world: DataWorld) -> None:
         consumer = world.consumer()
