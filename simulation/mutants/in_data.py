@@ -68,6 +68,7 @@ MUTANTS = (
         ),
         DATA,
         CUTS,
+        known=5,
     ),
     Mutant(
         "commits-by-committed-isr",
@@ -133,7 +134,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=2,
+        known=17,
     ),
     Mutant(
         "data-truncation-skipped",
