@@ -127,6 +127,28 @@ def test_records_acknowledged_to_all_are_on_as_many_disks_as_asked_for() -> None
         trace.produced(1, 0, "a")
 
 
+def test_an_answer_for_several_partitions_may_come_when_the_replica_of_one_is_gone() -> None:
+    trace = DataTrace((1,))
+    trace.post("a")
+    trace.write(1, 0, 0, "a")
+    trace.fetched(1, 1)
+    other = data_pb2.ProducePartition(topic_id=KEY[0], partition_index=1, records=[b"b"])
+    asked = data_pb2.ProducePartition(topic_id=KEY[0], records=[b"a"])
+    refusal = data_pb2.ProducePartitionResult(topic_id=KEY[0], partition_index=1, error_code=1, base_offset=-1)
+    result = data_pb2.ProducePartitionResult(topic_id=KEY[0], base_offset=0)
+    logs = trace.data._logs.logs["b1"]
+    logs.pop(KEY)
+    for partitions, results in (([asked], [result]), ([asked, other], [result, refusal])):
+        reply_to = object()
+        event = ev.ProduceReceived(data_pb2.ProduceRequest(acks=-1, partitions=partitions), 1, reply_to)
+        answer = ev.AnswerProduce(reply_to, data_pb2.ProduceResponse(partitions=results))
+        if len(partitions) == 1:
+            with refused("not there"):
+                trace.does(1, event, answer)
+        else:
+            trace.does(1, event, answer)
+
+
 def test_what_is_committed_never_changes() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
