@@ -227,11 +227,16 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReplicaFetch:
-    """The answer to a follower, once **all** reads are done. If its link is gone, nothing."""
+    """The answer to a follower, once the reads are done, in order. If its link is gone, nothing.
+
+    Batches may be larger than was reckoned with: once ``max_bytes`` have come together the results of further reads get the error
+    THROTTLING_QUOTA_EXCEEDED instead of records, so that the follower names them again.
+    """
 
     session: Hashable
     response: pb.ReplicaFetchResponse
     reads: tuple[Read, ...] = ()
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ class Leader:
         # Who is only being added does not make it harder to write before it can make it safer.
         partition = self.partition
         self.min_isr = min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
-        self.max_message_bytes = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
+        largest = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
+        self.max_message_bytes = min(largest, configs.BATCH_MAX_BYTES)
         self._set_gauges(self._measure())
 
     # --- appends ------------------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class Leader:
         if len(chunk) > self.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} is {self.max_message_bytes}",
+                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} allows {self.max_message_bytes}",
                 field="records",
             )
         for follower in self.isr.followers.values():

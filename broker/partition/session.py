@@ -197,9 +197,10 @@ class Session:
         response = pb.ReplicaFetchResponse(correlation_id=request.correlation_id)
         reads: list[Read] = []
         self._take_results(response)
-        self._take_data(request, response, reads)
+        limit = min(request.max_bytes or (1 << 31), self._host.settings.replica_fetch_response_max_bytes)
+        self._take_data(limit, response, reads)
         self._take_high_watermarks(response)
-        self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads)))
+        self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
 
     def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
         """Answer a fetch with an error of all of it; the session begins anew."""
@@ -221,9 +222,8 @@ class Session:
         for key in self._some(self._results, response):
             response.partitions.append(self._results.pop(key))
 
-    def _take_data(self, request: pb.ReplicaFetchRequest, response: pb.ReplicaFetchResponse, reads: list[Read]) -> None:
+    def _take_data(self, budget: int, response: pb.ReplicaFetchResponse, reads: list[Read]) -> None:
         settings = self._host.settings
-        budget = min(request.max_bytes or (1 << 31), settings.replica_fetch_response_max_bytes)
         for key in self._some(self._data, response):
             position = self._data[key]
             size = position.bytes_waiting(settings.replica_fetch_max_bytes)

@@ -310,10 +310,16 @@ class DataPlane:
         effect.reply_to(fetch=effect.response)
 
     def _answer_replica_fetch(self, effect: ev.AnswerReplicaFetch) -> None:
+        total = 0
         for read in effect.reads:
+            if total and total >= effect.max_bytes:
+                # An answer that no message can hold would end the link, and be the same on the next one.
+                effect.response.partitions[read.index].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                continue
             records = self._read(read, read.max_bytes)
-            self.figures.replication_bytes_out += len(records)
+            total += len(records)
             effect.response.partitions[read.index].records = records
+        self.figures.replication_bytes_out += total
         self._sessions.answer(effect.session, effect.response)
 
     def _read(self, read: ev.Read, max_bytes: int) -> bytes:

@@ -125,7 +125,7 @@ _TOPIC = (
     _long("flush.ms", LONG_MAX, "After how long a partition is flushed."),
     _int("index.interval.bytes", 4096, "How many bytes between entries of the offset index."),
     _long("max.compaction.lag.ms", LONG_MAX, "The longest that a record stays out of compaction.", 1),
-    _int("max.message.bytes", 1_048_588, "The largest record batch."),
+    _int("max.message.bytes", 1_048_588, "The largest record batch; more than 24 MiB counts as 24 MiB."),
     _long("message.timestamp.after.max.ms", 3_600_000, "How far a record's time may be ahead of the broker's."),
     _long("message.timestamp.before.max.ms", LONG_MAX, "How far a record's time may be behind the broker's."),
     _text(

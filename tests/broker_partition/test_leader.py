@@ -242,6 +242,18 @@ def test_a_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
     assert stand.described().log_end_offset == 0
 
 
+def test_no_batch_is_too_large_for_a_message_whatever_the_topic_allows(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.partition.configs.BATCH_MAX_BYTES", 300)
+    stand.config(2, TOPIC, max_message_bytes="2147483647")
+    result = stand.produced(stand.produce("x" * 300))
+    assert result is not None
+    assert result.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    stand.produce("x" * 100)
+    assert stand.core.end_offset(KEY) == 1
+
+
 def test_one_request_for_several_partitions_is_answered_once_in_its_order() -> None:
     other = (KEY[0], 1)
     stand = Stand(image=first_image(partition(), partition(other, replicas=(1,), isr=(1,))))

@@ -171,6 +171,31 @@ def test_an_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPa
     on_plane(test)
 
 
+def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message_can_hold() -> None:
+    async def test(world: PlaneWorld) -> None:
+        chunks = [chunk(n, b"%d" % n) for n in range(3)]
+        size = len(chunks[0])
+
+        def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
+            writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+            results = [pb.ReplicaFetchPartitionResult(partition_index=n) for n in range(3)]
+            reads = tuple(ev.Read(n, KEY, n, n + 1, 1) for n in range(3))
+            response = pb.ReplicaFetchResponse(correlation_id=4, partitions=results)
+            return [*writes, ev.AnswerReplicaFetch(event.session, response, reads, size + 1)]
+
+        world.script.on = {ev.ReplicaFetchReceived: received}
+        follower = Peer()
+        world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+        await world.until(lambda: follower.links)
+        follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
+        await world.until(lambda: follower.heard)
+        told = [(one.records, one.error_code) for one in follower.heard[0].partitions]
+        assert told == [(chunks[0], 0), (chunks[1], 0), (b"", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
+        assert world.plane.figures.replication_bytes_out == 2 * size
+
+    on_plane(test)
+
+
 def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() -> None:
     async def test(world: PlaneWorld) -> None:
         parked: list[Any] = []
@@ -184,7 +209,7 @@ def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() ->
             )
             return [
                 ev.Append(KEY, chunk(0, b"x"), 0, 1),
-                ev.AnswerReplicaFetch(event.session, response, (ev.Read(0, KEY, 0, 1, 10),)),
+                ev.AnswerReplicaFetch(event.session, response, (ev.Read(0, KEY, 0, 1, 10),), 10),
             ]
 
         world.script.on = {ev.ReplicaFetchReceived: received}
