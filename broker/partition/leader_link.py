@@ -31,6 +31,8 @@ class LeaderLink:
         self._outstanding: dict[int, None] = {}
         self._pause: Timer | None = None
         self._pause_s = 0.0
+        self._refusal = 0
+        """The error that whole fetches are refused with; 0: they are not."""
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class LeaderLink:
         if response.error_code:
             self._refused_whole(response)
             return
-        self._pause_s = 0.0
+        self._pause_s, self._refusal = 0.0, 0
         for result in response.partitions:
             follower = self.followers.get((result.topic_id, result.partition_index))
             # An answer to an older position of it says nothing about this one.
@@ -192,9 +194,15 @@ class LeaderLink:
         self._name_again()
         host.deadlines.cancel(self._pause)
         self._pause = host.deadlines.at(host.now + self._pause_s, self._go_on)
-        host.note(
-            "a replica fetch was refused", leader=self.leader_id, code=response.error_code, why=response.error_message
-        )
+        if response.error_code != self._refusal:
+            # Once for each new reason: a leader that stays fenced must not fill the log.
+            self._refusal = response.error_code
+            host.note(
+                "a replica fetch was refused",
+                leader=self.leader_id,
+                code=response.error_code,
+                why=response.error_message,
+            )
 
     def _go_on(self) -> None:
         self._touched()

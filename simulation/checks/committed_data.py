@@ -201,6 +201,8 @@ class CommittedData(Checker):
     def _acknowledges(self, host: BrokerView, request: Any) -> None:
         """A follower's offset says that everything below is on its disk."""
         assert host.disk is not None
+        if host.disk.directory_id in self._lost:
+            return  # Damaged since it was written: what it holds can't be told from here.
         for named in request.partitions:
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
             if end and _epoch_on(host.disk, key, end) != named.last_fetched_epoch:
@@ -224,7 +226,8 @@ class CommittedData(Checker):
                     f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}: not there"
                 )
             epoch = log.epochs[index]
-            if host.disk is None or _epoch_on(host.disk, key, end) != epoch:
+            damaged = host.disk is not None and host.disk.directory_id in self._lost
+            if host.disk is None or (not damaged and _epoch_on(host.disk, key, end) != epoch):
                 raise CheckFailedError(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
             committed = self.partitions.get(key)
             if committed is not None and epoch < committed.floor_epoch:
@@ -251,7 +254,8 @@ class CommittedData(Checker):
         topic = self._golden.topic_name(key[0])
         replicas = len(partition.replicas) - len(partition.adding_replicas)
         wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas)
-        disks = [other.disk for other in self.world.brokers if other.disk is not None]
+        found = [other.disk for other in self.world.brokers if other.disk is not None]
+        disks = [disk for disk in found if disk.directory_id not in self._lost]
         copies = sum(_epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self._lost) < wanted:
             raise CheckFailedError(

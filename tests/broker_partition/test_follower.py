@@ -215,6 +215,23 @@ def test_a_refused_fetch_begins_the_session_anew_after_a_pause() -> None:
     assert stand.positions() == [(3, 1, 5)]
 
 
+def test_a_refusal_that_lasts_is_told_once() -> None:
+    stand = Follower(recovered(3))
+    codes = [
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.STALE_BROKER_EPOCH,
+        0,
+        ErrorCode.STALE_BROKER_EPOCH,
+    ]
+    for code in codes:
+        stand.answer(error_code=code)
+        stand.after(0.6)
+    told = [note.fields["code"] for note in of_kind(stand.got, ev.Note) if note.event == "a replica fetch was refused"]
+    assert told == [codes[0], codes[2], codes[4]]
+    assert stand.core.counters()["FailedReplicaFetches"] == 4
+
+
 def test_a_partition_that_comes_while_a_fetch_is_parked_does_not_wait() -> None:
     other = (TOPIC_ID, 1)
     stand = Follower(image=first_image(FOLLOWS, partition(other, leader=3)))

@@ -211,6 +211,19 @@ def test_an_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
     trace.does(2, ev.Tick(), fetch)
 
 
+def test_what_is_on_a_disk_that_was_damaged_later_says_nothing() -> None:
+    trace = DataTrace(min_isr=3)
+    trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    chunks = trace.broker(2).disk.durable[KEY]
+    chunks.chunks[0] = b"\x7f" + chunks.chunks[0][1:]
+    trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
+    named = data_pb2.ReplicaFetchPartition(topic_id=KEY[0], fetch_offset=1, last_fetched_epoch=0)
+    trace.does(2, ev.Tick(), ev.SendReplicaFetch(1, data_pb2.ReplicaFetchRequest(partitions=[named])))
+    trace.produced(1, 0, "a")
+
+
 def test_committed_records_are_not_cut_off_and_their_replicas_not_deleted() -> None:
     trace = DataTrace()
     trace.post("a")
