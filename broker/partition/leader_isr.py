@@ -44,6 +44,7 @@ class LeaderIsr:
         "_lag_timer",
         "_leader",
         "_not_before",
+        "_refused_fetches",
         "_retry_timer",
         "began",
         "followers",
@@ -65,6 +66,8 @@ class LeaderIsr:
         self._lag_s = self._host.settings.replica_lag_time_max_ms / 1000
         self._lag_timer: Timer | None = None
         self._retry_timer: Timer | None = None
+        self._refused_fetches = False
+        """This broker took itself for fenced at the last look: no follower was heard."""
         self.take_replicas(partition)
 
     def take_replicas(self, partition: Partition) -> None:
@@ -157,9 +160,10 @@ class LeaderIsr:
     def _look_for_lag(self) -> None:
         now, end = self._host.now, self._leader.replica.log.end
         overslept = self._lag_timer is not None and now - self._lag_timer.when > self._lag_s / 4
+        deaf, self._refused_fetches = self._refused_fetches, not self._host.serves
         self._lag_timer = None
-        if overslept:
-            # This process stood still: what the followers have sent meanwhile is to be heard first.
+        if overslept or deaf or self._refused_fetches:
+            # This process stood still, or refused all fetches: what the followers have to say is to be heard first.
             self._watch_at(now + self._lag_s / 4)
             return
         behind = [

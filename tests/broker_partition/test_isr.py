@@ -225,6 +225,22 @@ def waits_for_2(stand: Stand) -> bool:
     return stand.high_watermark == before
 
 
+def test_a_leader_that_was_fenced_hears_its_followers_before_it_judges_them() -> None:
+    stand = Stand(image=first_image(partition()))
+    for follower in (2, 3):
+        stand.fetch(follower, 0)
+    stand.produce("a")
+    # No controller is reached, by nobody: the leader refuses all fetches, and with them the acknowledgements.
+    stand.do(ev.StandingChanged(EPOCHS[ME], float("-inf"), "no controller"))
+    stand.after(100.0)
+    assert not stand.proposals()
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6))
+    stand.after(0.2)
+    stand.fetch(2, 1)
+    stand.after(100.0)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]], "3 was given time, and is late"
+
+
 def test_ineligible_goes_back_to_the_committed_isr_and_tries_again_later() -> None:
     stand = expanding()
     number = stand.produce("a")
