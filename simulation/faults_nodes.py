@@ -187,7 +187,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
 async def twin_broker(world: World, rng: random.Random) -> None:
     """A second process under the id of a broker, on another machine, for a while."""
     model = rng.choice(world.members)
-    twin = world.make_broker(model.id, f"b{model.id}twin{len(world.brokers)}")
+    twin = world.make_broker(model.id, world.new_name(f"b{model.id}twin{len(world.brokers)}"))
     world.brokers.append(twin)
     world.note(twin.name, "started")
     world.happened("twin_broker")

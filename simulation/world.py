@@ -98,6 +98,7 @@ class World:
         self.damaged: dict[str, None] = {}
         """Names of hosts whose copy is not sound any more."""
         self._disks = 0
+        self._names: dict[str, None] = {}
         self._make_hosts()
         self.workload = Workload(self)
         self.operator = faults_voters.Operator(self)
@@ -176,6 +177,13 @@ class World:
                 latency_min_s=self.config.disk_min_ms / 1000, latency_max_s=self.config.disk_max_ms / 1000,
             )  # fmt: skip
         return BrokerHost(self.network, settings, rng, self.watch, disk=disk)
+
+    def new_name(self, name: str) -> str:
+        """This name, or one made of it if a host had it before: what is drawn for a host is drawn by its name."""
+        while name in self._names:
+            name += "x"
+        self._names[name] = None
+        return name
 
     def next_disk(self) -> int:
         """The number of one more disk."""

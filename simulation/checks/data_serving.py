@@ -60,7 +60,8 @@ class DataServing(Checker):
                 self._beats[key] = (host.name, host.incarnation), host.network.loop.time()  # type: ignore[union-attr]
                 if len(self._beats) > SENT_MAX:
                     del self._beats[next(iter(self._beats))]
-        elif type(message) is pb.ControllerResponse:
+        elif type(message) is pb.ControllerResponse and message.WhichOneof("body") in (None, *_BEATS):
+            # Other links of the same two hosts count their requests, too.
             found = self._beats.pop((peer, host.name, message.correlation_id), None)
             if found is not None and not message.HasField("error"):
                 process, sent_at = found

@@ -38,7 +38,8 @@ class Incarnations(Checker):
                 self._sent[key] = beat.broker_id, beat.broker_epoch, self._ledger.world.now()
                 if len(self._sent) > SENT_MAX:
                     del self._sent[next(iter(self._sent))]
-        elif type(message) is pb.ControllerResponse:
+        elif type(message) is pb.ControllerResponse and message.WhichOneof("body") in (None, "broker_heartbeat"):
+            # Other links of the same two hosts count their requests, too.
             found = self._sent.pop((peer, host.name, message.correlation_id), None)
             if found is not None:
                 self._answered(host.name, peer, message, *found)
