@@ -82,7 +82,10 @@ def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequ
 
 def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:
     """A partition by its topic's name. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-    partition: Partition | None = view.partitions.get((view.topic_ids.get(topic), index))
+    topic_id = view.topic_ids.get(topic)
+    if topic_id is None:
+        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
+    partition: Partition | None = view.partitions.get((topic_id, index))
     if partition is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of topic {topic!r}", field)
     return partition

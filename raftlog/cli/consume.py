@@ -10,10 +10,11 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import BootstrapServer, Json
 from raftlog.cli.output import print_json_line
 from raftlog.cli.session import Session, run
-from raftlog.client.consumer import EARLIEST, LATEST, ConsumerSettings
+from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.data_records import ConsumedRecord
 
 _POLL_S = 0.5
+_TELL_AFTER_S = 2.0
 
 
 def register(app_: typer.Typer) -> None:
@@ -26,8 +27,10 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="All that there is; without it only what comes from now on.")
     ] = False,
-    partition: Annotated[int, typer.Option("--partition", help="-1: all of them.")] = -1,
-    offset: Annotated[int, typer.Option("--offset", help="Begin at this offset. Goes with --partition.")] = -1,
+    partition: Annotated[int, typer.Option("--partition", help="-1: all of them.", min=-1)] = -1,
+    offset: Annotated[
+        int, typer.Option("--offset", help="Begin at this offset; -1: not given. Goes with --partition.", min=-1)
+    ] = -1,
     max_messages: Annotated[int, typer.Option("--max-messages", help="End after so many; 0: never.", min=0)] = 0,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="S", min=0.0, help="End when nothing came for so long; 0: never.")
@@ -44,25 +47,37 @@ def consume(
     """
     if offset >= 0 and partition < 0:
         raise typer.BadParameter("--offset goes with --partition")
+    if offset >= 0 and from_beginning:
+        raise typer.BadParameter("give --offset or --from-beginning, not both")
     begin = offset if offset >= 0 else EARLIEST if from_beginning else LATEST
 
     async def read(session: Session) -> None:
         consumer = session.consumer(bootstrap_server, ConsumerSettings())
         consumer.assign(topic, partition, begin)
-        count, idle_s = 0, 0.0
+        count, idle_s, told = 0, 0.0, ""
         while not (max_messages and count >= max_messages):
             records = await consumer.poll(min(_POLL_S, timeout) if timeout else _POLL_S)
             idle_s = 0.0 if records else idle_s + _POLL_S
             for record in records[: max_messages - count] if max_messages else records:
                 _print(record, as_json)
             count += len(records)
+            why = _why_nothing_comes(consumer, topic)
             if timeout and idle_s >= timeout:
-                if consumer.failure or consumer.unknown_topics:
-                    why = consumer.failure or f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {topic}"
+                if why:
                     raise FailedError(why, Exit.UNREACHABLE if consumer.failure else Exit.REFUSED)
                 return
+            if why and why != told and idle_s >= _TELL_AFTER_S:
+                typer.echo(f"raftlog: waiting: {why}", err=True)
+                told = why
 
     run(read, timeout or 10.0)
+
+
+def _why_nothing_comes(consumer: Consumer, topic: str) -> str:
+    """What is wrong, if anything is known to be."""
+    if consumer.failure or not consumer.unknown_topics:
+        return consumer.failure
+    return f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {topic}"
 
 
 def _print(record: ConsumedRecord, as_json: bool) -> None:

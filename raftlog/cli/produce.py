@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.exits import EPILOG, Exit, FailedError, exit_code
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
 from raftlog.cli.output import print_json_line
 from raftlog.cli.session import Session, run
@@ -47,7 +47,7 @@ def produce(
     key_separator: Annotated[
         str, typer.Option("--key-separator", help="What stands between key and value in a line; none: no keys.")
     ] = "",
-    partition: Annotated[int, typer.Option("--partition", help="-1: by the key, or any.")] = -1,
+    partition: Annotated[int, typer.Option("--partition", help="-1: by the key, or any.", min=-1)] = -1,
     acks: Annotated[
         DataAcks,
         typer.Option("--acks", help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait."),
@@ -140,7 +140,7 @@ class _Outcome:
         for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
             typer.echo(f"raftlog: {error}", err=True)
         refused = len(self._errors) - self._unknown
-        code = Exit.UNKNOWN if self._unknown else Exit.REFUSED
+        code = Exit.UNKNOWN if self._unknown else Exit(min(exit_code(error) for error in self._errors))
         raise FailedError(
             f"{topic}: {self._written} records written, {refused} not written, {self._unknown} of unknown outcome", code
         )

@@ -95,9 +95,11 @@ def require(response: Any, asked: AcksLevel) -> None:
         result = written(response)
         assert result is not None
         brokers = ", ".join(map(str, result["waiting_for_brokers"]))
+        # With none to name, LAO stands still or is unknown for another reason than a broker that lags.
+        whom = f"brokers [{brokers}]" if brokers else "the lowest acknowledged offset (why: `raftlog brokers list`)"
         raise FailedError(
             f"the write stands at offset {result['offset']} ({result['reached']}), but was not {asked.value} in time;"
-            f" waiting for brokers [{brokers}]",
+            f" waiting for {whom}",
             Exit.UNREACHABLE,
         )
 

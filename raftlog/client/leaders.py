@@ -75,7 +75,7 @@ class Leaders:
         self._stale = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.failure = "no broker has answered yet"
+        self.failure = f"none of {', '.join(self._bootstrap)} has answered yet"
         """Why the last refresh did not succeed; empty if it did."""
 
     def want(self, topic: str) -> TopicView | None:

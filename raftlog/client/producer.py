@@ -316,10 +316,15 @@ class Producer:
                 self._unrouted[topic] = left
                 if not left:
                     del self._unrouted[topic]
-                why = self._leaders.failure or f"topic {topic} is not known"
-                self._release(late, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"not sent in time: {why}"))
+                self._release(late, self._why_unrouted(topic))
             if topic in self._unrouted:
                 self._leaders.refresh()
+
+    def _why_unrouted(self, topic: str) -> ApiError:
+        """Nobody could be asked for the topic, or it is not there: two different things."""
+        if self._leaders.failure:
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {self._leaders.failure}")
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"not sent in time: there is no topic {topic}")
 
     def _arm(self, now: float) -> None:
         """One timer: the earliest deadline, or end of a backoff."""

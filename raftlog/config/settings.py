@@ -188,8 +188,10 @@ class Settings(BaseModel):
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
     metadata_log_max_record_bytes_between_snapshots: Positive = _key(
-        20 << 20, "A node takes a snapshot when it has applied so much of the log since the last one. More often means a shorter"
-        " start and more writing.", unit="bytes", roles=CONTROLLER,
+        20 << 20, "A node takes a snapshot when it has applied so much of the log since the last one, and, when its state has more than"
+        " 4 MiB, four times the size of the state: writing down a large state must not cost more than the writes themselves, and a log"
+        " that is hardly longer than the state is replayed as fast as a snapshot is loaded. More often means a shorter start and more"
+        " writing.", unit="bytes", roles=CONTROLLER,
     )  # fmt: skip
     metadata_log_max_snapshot_interval_ms: NonNegative = _key(
         3_600_000, "A node takes a snapshot when the last one is this old and something was applied since. 0: never for its age.",

@@ -109,9 +109,14 @@ def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_format
     if ignore_formatted and same:
         return present
     raise ConfigError(
-        f"data directory {directory} is already formatted for cluster {present.cluster_id!r}, node {present.node_id}"
-        + ("" if same else f"; asked for cluster {identity.cluster_id!r}, node {identity.node_id}")
+        f"data directory {directory} is already formatted for {_whose(present)}"
+        + ("" if same else f"; asked for {_whose(identity)}")
     )
+
+
+def _whose(identity: NodeIdentity) -> str:
+    node = "a broker without an id" if identity.node_id == NO_NODE_ID else f"node {identity.node_id}"
+    return f"cluster {identity.cluster_id!r}, {node}"
 
 
 def _clear_interrupted(directory: Path) -> None:

@@ -123,4 +123,5 @@ def failure_text(error: Exception) -> str:
 
 def status_text(code: Any, details: str | None) -> str:
     """A gRPC status in one line; a failed connect without gRPC's way of telling it."""
-    return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}"
+    hint = "; a node of the other kind, or another program, listens there" if details == "Method not found!" else ""
+    return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}{hint}"

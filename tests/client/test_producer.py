@@ -191,11 +191,25 @@ def test_what_is_never_sent_is_definite_at_the_deadline() -> None:
     simulate_data(test)
 
 
+def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_whom_was_asked() -> None:
+    async def test(world: DataWorld) -> None:
+        for broker in world.brokers.values():
+            broker.deaf = True
+        producer = world.producer(delivery_timeout_ms=1000)
+        error = await failure(producer.send(TOPIC, b"x"))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        assert "b1:1" in error.message
+        producer.close()
+
+    simulate_data(test)
+
+
 def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_an_error() -> None:
     async def test(world: DataWorld) -> None:
         producer = world.producer(delivery_timeout_ms=3000)
         error = await failure(producer.send("nothing", b"x"))
         assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)
+        assert "there is no topic nothing" in error.message
         error = await failure(producer.send(TOPIC, b"x", partition=3))
         assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         error = await failure(producer.send(TOPIC, b"x", partition=3))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -164,6 +166,22 @@ def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
     ran = raftlog("consume", "nothing", "--from-beginning", "--timeout", 10, *at)
     assert ran.code == 1
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION")
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "raftlog.cli", "consume", "nothing", *at],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        # Without --timeout it waits, and says for what.
+        assert asked.stderr is not None
+        told = iter(asked.stderr.readline, "")
+        assert any("waiting" in line and "there is no topic nothing" in line for line in told)
+        asked.send_signal(signal.SIGINT)
+        assert asked.wait(PATIENCE_S) == 130
+    finally:
+        asked.kill()
+        asked.communicate()
     ran = raftlog("produce", "letters", "--value", "x", "--partition", 7, *at)
     assert ran.code == 1
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION", "0 records written, 1 not written")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 from raftlog.config.reference import reference
 from raftlog.config.settings import FIELD_OF_KEY, Settings
@@ -33,3 +35,13 @@ def test_defaults_are_those_of_the_quorum():
     for name in ("election_timeout_ms", "election_jitter_max_ms", "election_backoff_max_ms", "fetch_timeout_ms",
                  "fetch_max_wait_ms", "fetch_max_bytes", "request_timeout_ms"):  # fmt: skip
         assert Settings.model_fields[f"controller_quorum_{name}"].default == defaults[name], name
+
+
+def test_the_document_lists_exactly_these_keys_with_their_descriptions():
+    document = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    listed = document.split("## All keys", 1)[1]
+    rows = reference()
+    assert re.findall(r"^\* \*\*`([a-z.]+)`\*\*", listed, re.MULTILINE) == [row.key for row in rows]
+    flat = " ".join(listed.split())
+    for row in rows:
+        assert " ".join(row.doc.split()) in flat, row.key
