@@ -112,6 +112,7 @@ class ActiveController:
             began_at=now,
         )
         brokers = pending.snapshot().brokers
+        self.state.leaving.resume(pending.snapshot())
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
         sessions.start(
             [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
@@ -247,8 +248,8 @@ class ActiveController:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def has_urgent_work(self) -> bool:
-        """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced."""
-        return self._needs_bootstrap() or self._next_admitted() is not None
+        """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced, or half fenced."""
+        return self._needs_bootstrap() or bool(self.state.leaving) or self._next_admitted() is not None
 
     def next_due(self, now: float, *, fencing_only: bool = False) -> Decision | None:
         """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
@@ -259,10 +260,11 @@ class ActiveController:
         if now >= self.state.absences.next_check:
             self.state.absences.look(self.pending.snapshot(), self.sessions.is_alive, now)
         if fencing_only:
-            return self._fence_silent(now) or self._fence_stuck(now)
+            return self._fence_silent(now) or self.state.leaving.due(self.pending) or self._fence_stuck(now)
         return (
             self.bootstrap()
             or self._fence_silent(now)
+            or self.state.leaving.due(self.pending)
             or self.unfence_ready(now)
             or self._fence_stuck(now)
             or self.membership.first_set(now)
@@ -274,7 +276,7 @@ class ActiveController:
 
     def next_deadline(self) -> float:
         """When to call ``next_due`` at the latest, if nothing happens before."""
-        if self._needs_bootstrap():
+        if self._needs_bootstrap() or self.state.leaving:
             return -math.inf
         expiry = self.sessions.next_expiry()
         progress = self._progress.next_due(self.lao.lao)
@@ -358,12 +360,15 @@ class ActiveController:
         return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, lambda: watch.fenced(stuck, now))
 
     def _fence(self, broker: Broker, reason: str, now: float, then: Callable[[], None] = lambda: None) -> Decision:
+        records = fence(self.pending, broker, reason)
+
         def remember() -> None:
             self.state.forget(broker.id)
             self.state.changed(broker.id, now)
+            self.state.leaving.fenced(broker.id, len(records))
             then()
 
-        return Decision(fence(self.pending, broker, reason), None, None, remember)
+        return Decision(records, None, None, remember)
 
     def _unfenced_reporting(self) -> list[int]:
         brokers = self.pending.brokers

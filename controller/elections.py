@@ -10,6 +10,9 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
 
+MAX_REMOVALS = 5_000
+"""Partitions that one batch takes a broker out of, where it need not be one batch: well below a fetch timeout."""
+
 
 def is_active(view: ImageView, broker_id: int) -> bool:
     """Whether a broker may lead and be in an ISR: registered, unfenced, not shutting down."""
@@ -30,24 +33,28 @@ def leads_any(view: ImageView, broker_id: int) -> bool:
     return any(partitions[key].leader == broker_id for key in view.replicas_of.get(broker_id) or ())
 
 
-def removals(view: ImageView, broker_id: int, *, on_purpose: bool = False) -> list[Record]:
-    """Take a broker out of every ISR and leadership: one record for each partition that changes.
+def removals(view: ImageView, broker_id: int, *, on_purpose: bool = False, limit: int | None = None) -> list[Record]:
+    """Take a broker out of every ISR and leadership: one record for each partition that changes, ``limit`` at the most.
 
     A topic that allows it gets an unclean leader where nobody else is left, but not for a broker that goes ``on_purpose``: whoever
     stops the last member of an ISR may be about to start it again.
     """
-    brokers = Brokers(view, leaving=broker_id)
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
-        if broker_id not in partition.isr:
-            continue
-        isr = tuple(member for member in partition.isr if member != broker_id)
-        unclean = not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)
-        election = Election.UNCLEAN if unclean else Election.ONLINE
-        change = next_state(brokers, partition, isr=isr, election=election)
-        if change is not None:
-            records.append(record(change))
+        if broker_id in partition.isr:
+            if len(records) == limit:
+                break
+            records.extend(removal(view, partition, broker_id, on_purpose=on_purpose))
     return records
+
+
+def removal(view: ImageView, partition: Partition, broker_id: int, *, on_purpose: bool) -> list[Record]:
+    """The record that takes a broker out of one ISR that it is in; none if it is the last member, and leads no more."""
+    isr = tuple(member for member in partition.isr if member != broker_id)
+    unclean = not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)
+    election = Election.UNCLEAN if unclean else Election.ONLINE
+    change = next_state(Brokers(view, leaving=broker_id), partition, isr=isr, election=election)
+    return [] if change is None else [record(change)]
 
 
 def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
@@ -36,7 +36,10 @@ def known_features() -> dict[str, tuple[int, int]]:
 def update_features(
     state: ControllerState, request: rpc.UpdateFeaturesRequest, node_id: int, look: Look | None, now: float
 ) -> Decision:
-    """Decide all updates. Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be; INVALID_REQUEST."""
+    """Decide all updates. Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be; INVALID_REQUEST.
+
+    The end of strict reads is decided when every lease for them has ended: up to a session timeout later.
+    """
     image = state.pending.snapshot()
     records: list[Record] = []
     seen: set[str] = set()
@@ -57,8 +60,18 @@ def update_features(
     body = rpc.UpdateFeaturesResponse(warnings=warnings(image, request.updates))
     if request.validate_only:
         return Decision([], body)
+    leases = state.read_leases
+    leases_end_at = leases.all_end_at()
+    if _ends_strict_reads(image, asked) and leases_end_at > now:
+        # From then on a program may take over that does not ask for leases before it fences.
+        return Decision([], None, None, leases.stop_all, decide_again_at=leases_end_at)
     begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
     return Decision(records, body, None, begin)
+
+
+def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:
+    after = {**{name: image.features[name] for name in image.features}, **asked}
+    return versions.supports_strict_reads(image.features) and not versions.supports_strict_reads(after)
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:

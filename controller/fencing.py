@@ -5,7 +5,7 @@ One broker a decision, so that each decision sees the effect of the one before i
 
 from __future__ import annotations
 
-from controller.elections import elections_on_join, removals
+from controller.elections import MAX_REMOVALS, elections_on_join, removals
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
@@ -30,11 +30,11 @@ def has_left(broker: Broker) -> bool:
 
 
 def fence(view: ImageView, broker: Broker, reason: str) -> list[Record]:
-    """Fence a broker, and take it out of every ISR and leadership."""
+    """Fence a broker, and take it out of every ISR and leadership; ``leaving`` goes on where that is more than MAX_REMOVALS."""
     change = pb.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=True, in_controlled_shutdown=False, reason=reason
     )
-    return [record(change), *removals(view, broker.id)]
+    return [record(change), *removals(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def unfence(view: ImageView, broker: Broker, reason: str = CAUGHT_UP) -> list[Record]:
@@ -46,8 +46,8 @@ def unfence(view: ImageView, broker: Broker, reason: str = CAUGHT_UP) -> list[Re
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
-    """Move everything off a broker that goes on serving reads until the others know the new leaders."""
-    moved = removals(view, broker.id, on_purpose=True)
+    """Move everything off a broker that goes on serving reads until the others know the new leaders; MAX_REMOVALS partitions at a time."""
+    moved = removals(view, broker.id, on_purpose=True, limit=MAX_REMOVALS)
     if broker.in_controlled_shutdown:
         return moved
     unvouched = f"{WITHOUT_HEARTBEATS}, " if broker.reason.startswith(WITHOUT_HEARTBEATS) else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
-from controller.elections import leads_any
+from controller.elections import MAX_REMOVALS, leads_any
 from controller.fencing import (
     ASKED_TO_BE_FENCED,
     CAUGHT_UP,
@@ -18,6 +18,7 @@ from controller.fencing import (
     take_leave,
     unfence,
 )
+from controller.leaving import holds_many
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
@@ -58,7 +59,12 @@ def decide_heartbeat(
             return reply._replace(on_proposed=lambda: state.read_leases.stop(broker.id))
         body = _reply(state, broker, request, rpc.INACTIVE).body
         records = fence(state.pending, broker, ASKED_TO_BE_FENCED)
-        return Decision(records, body, None, lambda: state.changed(broker.id, now))
+
+        def remember() -> None:
+            state.changed(broker.id, now)
+            state.leaving.fenced(broker.id, len(records))
+
+        return Decision(records, body, None, remember)
     reply = _reply(state, broker, request, rpc.ACTIVE)
     return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
 
@@ -82,7 +88,7 @@ def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
     if not state.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
     if state.read_leases.is_withheld(broker.id, now):
-        return "this broker is about to be fenced or unregistered"
+        return "this broker is about to be fenced or unregistered, or metadata.version to be lowered"
     return ""
 
 
@@ -92,7 +98,12 @@ def is_caught_up(broker: Broker, applied: int) -> bool:
 
 
 def may_unfence(state: ControllerState, broker: Broker) -> bool:
-    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for."""
+    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for.
+
+    One that is still being taken out of ISRs is not.
+    """
+    if broker.id in state.leaving:
+        return False
     if heartbeats_off(state):
         return state.lao.may_join(broker.id)
     return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
@@ -142,7 +153,9 @@ def _while_fenced(
 
 
 def _may_leave_at_once(state: ControllerState, broker: Broker) -> bool:
-    return broker.fenced or not leads_any(state.pending, broker.id)
+    if broker.fenced:
+        return True
+    return not leads_any(state.pending, broker.id) and not holds_many(state.pending, broker.id)
 
 
 def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
@@ -151,7 +164,9 @@ def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRe
     last_offset = state.next_offset + len(records) - 1
 
     def remember() -> None:
-        state.shutdown_offsets[broker.id] = last_offset
+        if len(records) < MAX_REMOVALS:
+            # All is moved; else the next heartbeat goes on.
+            state.shutdown_offsets[broker.id] = last_offset
         state.changed(broker.id, now)
 
     return Decision(records, _reply(state, broker, request, rpc.STOPPING).body, None, remember)

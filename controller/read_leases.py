@@ -8,7 +8,8 @@ passed here since it was decided.
 
 Nobody is fenced, replaced or unregistered while a lease may be in force: for a lost session that is so by itself, as every lease begins
 with a contact; a process that is proven gone, or that says that it stops, reads no more; all else asks :meth:`ReadLeases.ends_at`, and
-stops renewals until then. A broker that is fenced in the log therefore holds none, and leases never hold LAO back.
+stops renewals until then. So does what lets programs take over that know nothing of leases: lowering ``metadata.version``. A broker that
+is fenced in the log therefore holds none, and leases never hold LAO back.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class ReadLeases:
         self._claimed_at = now
         self._granted_at: dict[int, float] = {}
         self._withheld_until: dict[int, float] = {}
+        self._all_withheld_until = now
 
     @property
     def length_ms(self) -> int:
@@ -46,9 +48,17 @@ class ReadLeases:
         """Renew nothing until the broker holds no lease and may be fenced, and a moment longer."""
         self._withheld_until[broker_id] = self.ends_at(broker_id) + TIME_TO_FENCE_S
 
+    def all_end_at(self) -> float:
+        """From when on certainly nobody holds a lease, unless somebody gets another. O(brokers)."""
+        return max(self._granted_at.values(), default=self._claimed_at) + self._session_s
+
+    def stop_all(self) -> None:
+        """As ``stop``, for everybody."""
+        self._all_withheld_until = self.all_end_at() + TIME_TO_FENCE_S
+
     def is_withheld(self, broker_id: int, now: float) -> bool:
         """Whether renewals are stopped."""
-        return now < self._withheld_until.get(broker_id, now)
+        return now < max(self._withheld_until.get(broker_id, now), self._all_withheld_until)
 
     def forget(self, broker_id: int) -> None:
         """The broker is fenced, or is another process."""

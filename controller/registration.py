@@ -12,6 +12,7 @@ from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_with
 from controller.elections import removals
 from controller.fencing import WITHOUT_HEARTBEATS, has_left
 from controller.hostnames import check_supported, mapping_of
+from controller.leaving import holds_many
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Process
@@ -151,6 +152,13 @@ def _check_duplicate(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {old.id} is registered by another process, incarnation {old.incarnation_id} at {old.endpoint}, "
             "and its session has not ended",
+            "broker_id",
+        )
+    if holds_many(state.pending, old.id) and not heartbeats_off(state) and (not old.fenced or old.id in state.leaving):
+        # All that it is still in changes in the batch of the registration: not while that is too much for one.
+        raise refuse(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"broker {old.id} was in the ISRs of many partitions, and is taken out of them first, once its session has ended: ask again",
             "broker_id",
         )
 

@@ -45,6 +45,8 @@ TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
 MAX_PARKED = 262_144
+MAX_TURN_RECORDS, MAX_TURN_S = 5_000, 0.1
+"""Nothing more is decided in a turn that has decided so much, or for so long: followers must be answered in time."""
 CHUNK_BYTES = 64 << 10
 """Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
 MAX_UNCOMMITTED_CHUNKS = 3
@@ -451,9 +453,11 @@ class ControllerService:
         timestamp_ms = self.replica.next_timestamp_ms()
         reads: list[Parked] = []
         appended: list[Parked] = []
-        count = taken_bytes = 0
+        count = taken_bytes = written = 0
         while (
             taken_bytes < CHUNK_BYTES
+            and written < MAX_TURN_RECORDS
+            and self._loop.time() - now < MAX_TURN_S
             and len(leadership.parking) < MAX_PARKED
             and (waiting := self._intake.take()) is not None
         ):
@@ -464,6 +468,7 @@ class ControllerService:
                 self._begin_transfer(leadership, decision, waiting)
                 break
             if decision.records:
+                written += len(decision.records)
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
             if decision.on_proposed is not None:
                 decision.on_proposed()
@@ -480,11 +485,7 @@ class ControllerService:
                 leadership.parking.park_duplicate(parked)
             else:
                 reads.append(parked)
-        without_space = bool(self.space.verdict.refusal)
-        while (decision_due := active.next_due(now, fencing_only=without_space)) is not None:
-            leadership.add(decision_due.records, None, timestamp_ms)
-            if decision_due.on_proposed is not None:
-                decision_due.on_proposed()
+        self._decide_due(leadership, active, now, timestamp_ms)
         leadership.propose(self.replica, idle=self._is_idle(now, count))
         for parked in appended:
             self._send_parked(parked)
@@ -497,6 +498,20 @@ class ControllerService:
             leadership.parking.release_reads()
         if self._intake:
             self._schedule_turn()
+
+    def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
+        """What time has brought, up to a bound of its own: requests never keep brokers from being fenced."""
+        written = 0
+        without_space = bool(self.space.verdict.refusal)
+        while (due := active.next_due(now, fencing_only=without_space)) is not None:
+            written += len(due.records)
+            leadership.add(due.records, None, timestamp_ms)
+            if due.on_proposed is not None:
+                due.on_proposed()
+            if written >= MAX_TURN_RECORDS:
+                # Many brokers at once, or one with much: the rest after this commit.
+                self._schedule_turn()
+                return
 
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:

@@ -9,6 +9,7 @@ from controller.absences import Absences
 from controller.hold_up import HoldUp
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
+from controller.leaving import Leaving
 from controller.read_leases import ReadLeases
 from controller.sessions import SessionTracker
 from controller.settings import ControllerSettings
@@ -48,6 +49,8 @@ class ControllerState:
     hold_up: HoldUp = field(default_factory=HoldUp)
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
+
+    leaving: Leaving = field(default_factory=Leaving)
 
     @property
     def next_offset(self) -> int:
@@ -98,3 +101,4 @@ class ControllerState:
         self.read_leases.forget(broker_id)
         self.no_unfence(broker_id)
         self.shutdown_offsets.pop(broker_id, None)
+        self.leaving.forget(broker_id)

@@ -231,13 +231,18 @@ def _index(image: ImageDraft, broker_id: int, key: tuple[bytes, int], *, present
 
 def _remove_topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     topic = image.topics[message.topic_id]
+    held: dict[int, Any] = {}
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
         for broker_id in partition.replicas:
-            _index(image, broker_id, key, present=False)
+            if broker_id not in held:
+                held[broker_id] = image.replicas_of[broker_id].mutate()
+            del held[broker_id][key]
         del image.partitions[key]
         image.replace("partition", (), partition, None)
+    for broker_id, left in held.items():
+        image.replicas_of[broker_id] = left.finish()
     del image.topics[topic.id]
     del image.topic_ids[topic.name]
     image.replace("topic", (topic.id,), topic.name, None)

@@ -64,7 +64,7 @@ MUTANTS = (
         "a replica outside the ISR leads though nobody has allowed it",
         (
             Edit(
-                "controller.elections:removals",
+                "controller.elections:removal",
                 "not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)",
                 "not isr and not on_purpose",
             ),

@@ -75,7 +75,13 @@ MUTANTS = (
     Mutant(
         "fencing-keeps-isr",
         "a broker whose session has ended stays in ISRs and leads on",
-        (Edit("controller.fencing:fence", "[record(change), *removals(view, broker.id)]", "[record(change)]"),),
+        (
+            Edit(
+                "controller.fencing:fence",
+                "[record(change), *removals(view, broker.id, limit=MAX_REMOVALS)]",
+                "[record(change)]",
+            ),
+        ),
         REPLICAS,
         "brokers that are cut off or paused",
     ),

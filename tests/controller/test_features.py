@@ -182,9 +182,7 @@ def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
     assert field == "updates[0].max_version_level"
     assert "3 hostnames are mapped to broker ids, the first is 'h7'" in message
     at.propose(Decision([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")]))
-    decision = at.decide(to_2)
-    assert decision.error is None, decision.error
-    at.propose(decision)
+    at.send(to_2)
     assert at.pending.features["metadata.version"] == 2
 
 

@@ -9,6 +9,8 @@ from deciding import Cell, registration
 
 from controller.read_leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
+from raftlog.quorum.description import QuorumDescription
+from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -221,3 +223,56 @@ def test_a_process_that_stops_leaves_whatever_lease_it_had() -> None:
     ask(cell, 1)
     assert cell.beat(1, want_shut_down=True).should_shut_down
     assert cell.broker(1).fenced
+
+
+DOWN_TO_2 = rpc.UpdateFeaturesRequest(
+    updates=[
+        rpc.FeatureUpdate(name=name, max_version_level=level, upgrade_type=2)
+        for name, level in (("metadata.version", 2), ("broker.heartbeat.version", 0))
+    ]
+)
+
+
+def with_voters(now: float) -> QuorumDescription:
+    return QuorumDescription("leader", 1, 1, 1, 0, 9, 9, 9, 0, (), (), (Voter(1, "h1:1"),), 100)
+
+
+def without_hostnames() -> Cell:
+    cell = Cell(brokers=2, quorum=with_voters)
+    mapped = [rpc.HostnameAlteration(hostname=f"host-{broker_id}") for broker_id in (1, 2)]
+    cell.send(rpc.AlterHostnamesRequest(alterations=mapped))
+    all_beat(cell, seconds=SESSION_S + 1)
+    return cell
+
+
+def test_strict_reads_end_when_all_leases_have_ended_and_nobody_gets_another_meanwhile() -> None:
+    """[a program of the level before takes over, and unregisters a broker that holds a lease]"""
+    cell = without_hostnames()
+    assert ask(cell, 1).read_lease_ms == LEASE_MS
+    ends_at = cell.active.state.read_leases.ends_at(1)
+    cell.now += 2.0
+    decision = cell.propose(cell.decide(DOWN_TO_2))
+    assert (decision.records, decision.decide_again_at) == ([], ends_at)
+    for broker_id in (1, 2):
+        assert "metadata.version to be lowered" in ask(cell, broker_id).read_lease_refusal
+    cell.now = ends_at
+    ask(cell, 2)
+    decision = cell.propose(cell.decide(DOWN_TO_2))
+    assert decision.error is None
+    assert cell.pending.features["metadata.version"] == 2
+
+
+def test_a_level_that_nobody_reads_strictly_under_is_lowered_at_once() -> None:
+    cell = without_hostnames()
+    assert cell.decide(DOWN_TO_2).records
+
+
+def test_asking_what_a_lower_level_would_mean_stops_no_renewals() -> None:
+    cell = without_hostnames()
+    ask(cell, 1)
+    ask_only = rpc.UpdateFeaturesRequest()
+    ask_only.CopyFrom(DOWN_TO_2)
+    ask_only.validate_only = True
+    decision = cell.propose(cell.decide(ask_only))
+    assert decision.body is not None
+    assert ask(cell, 1).read_lease_ms == LEASE_MS

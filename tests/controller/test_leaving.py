@@ -1,0 +1,177 @@
+"""A broker that holds more partitions than one batch should change: fenced first, and taken out of ISRs batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from controller import elections, fencing, heartbeats, leaving
+from controller.decision import Decision
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+PARTITIONS, LIMIT = 10, 4
+
+
+@pytest.fixture(autouse=True)
+def limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (elections, fencing, heartbeats, leaving):
+        monkeypatch.setattr(module, "MAX_REMOVALS", LIMIT)
+
+
+def cell(*replicas: int, partitions: int = PARTITIONS) -> Cell:
+    at = Cell(brokers=3)
+    at.create_on(*[replicas or (1, 2, 3)] * partitions)
+    return at
+
+
+def silenced(at: Cell, broker_id: int) -> list[Decision]:
+    """What is decided after a broker's session has run out."""
+    for _ in range(4):
+        at.now += 3.0
+        for other in (1, 2, 3):
+            if other != broker_id and not at.broker(other).fenced:
+                at.beat(other)
+    return at.due()
+
+
+def isrs_with(at: Cell, broker_id: int) -> int:
+    return sum(broker_id in partition.isr for _, partition in at.pending.snapshot().partitions.items())
+
+
+def leads(at: Cell, broker_id: int) -> int:
+    return sum(partition.leader == broker_id for _, partition in at.pending.snapshot().partitions.items())
+
+
+def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
+    """Broker 1 is fenced, and the first batch of changes is written."""
+    at = cell(*replicas, partitions=partitions)
+    for _ in range(4):
+        at.now += 3.0
+        at.beat(2)
+        at.beat(3)
+    first = at.active.next_due(at.now)
+    assert first is not None
+    at.propose(first)
+    assert at.broker(1).fenced
+    assert isrs_with(at, 1) == partitions - LIMIT
+    return at
+
+
+def test_it_is_fenced_first_and_no_batch_is_larger_than_the_bound() -> None:
+    at = cell()
+    decisions = silenced(at, 1)
+    assert [len(decision.records) for decision in decisions] == [1 + LIMIT, LIMIT, 2]
+    assert decisions[0].records[0].type == RecordType.BROKER_REGISTRATION_CHANGE
+    assert isrs_with(at, 1) == leads(at, 1) == 0
+    at.check_invariants()
+    assert not at.active.state.leaving
+
+
+def test_a_broker_with_no_more_than_the_bound_is_one_batch() -> None:
+    assert [len(decision.records) for decision in silenced(cell(partitions=LIMIT), 1)] == [1 + LIMIT]
+
+
+def test_it_is_not_unfenced_before_it_is_out_of_all() -> None:
+    at = half_fenced()
+    assert at.beat(1).is_fenced
+    while isrs_with(at, 1):
+        assert at.broker(1).fenced
+        decision = at.active.next_due(at.now)
+        assert decision is not None
+        at.propose(decision)
+    at.now += 1.0
+    at.due()
+    assert not at.broker(1).fenced
+
+
+def test_the_next_controller_goes_on_where_this_one_stopped() -> None:
+    at = half_fenced()
+    after = Cell(0, image=at.pending.snapshot(), epoch=2, now=at.now)
+    assert isrs_with(after, 1) == 0
+    after.check_invariants()
+
+
+def test_what_is_left_is_urgent() -> None:
+    at = half_fenced()
+    assert at.active.has_urgent_work()
+    assert at.active.next_deadline() <= at.now
+    at.due()
+    assert not at.active.has_urgent_work()
+    assert at.active.next_deadline() > at.now
+
+
+def test_full_disks_do_not_stop_it() -> None:
+    at = half_fenced()
+    while (decision := at.active.next_due(at.now, fencing_only=True)) is not None:
+        at.propose(decision)
+    assert isrs_with(at, 1) == 0
+
+
+def test_asked_for_by_the_broker_it_is_the_same() -> None:
+    at = cell()
+    at.now += 10.0
+    for broker_id in (1, 2, 3):
+        at.beat(broker_id)
+    assert at.beat(1, want_fence=True).is_fenced
+    assert isrs_with(at, 1) == PARTITIONS - LIMIT
+    at.due()
+    assert isrs_with(at, 1) == 0
+
+
+def test_who_is_the_last_member_stays_it() -> None:
+    at = cell(1)
+    assert [len(decision.records) for decision in silenced(at, 1)] == [1 + LIMIT, LIMIT, 2]
+    assert isrs_with(at, 1) == PARTITIONS
+    assert leads(at, 1) == 0
+
+
+PROOF: dict[str, Any] = {
+    "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": 1},
+}
+
+
+def test_a_registration_waits_until_its_batch_is_not_too_large() -> None:
+    at = Cell(brokers=0)
+    at.join(1, **PROOF)
+    at.join(2)
+    at.join(3)
+    at.create_on(*[(1, 2, 3)] * PARTITIONS)
+    again = registration(1, "successor", **PROOF)
+    at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    for _ in range(4):
+        at.now += 3.0
+        at.beat(2)
+        at.beat(3)
+    first = at.active.next_due(at.now)
+    assert first is not None
+    at.propose(first)
+    at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    at.due()
+    decision = at.propose(at.decide(again))
+    assert decision.error is None
+    assert {one.type for one in decision.records} <= {RecordType.REGISTER_BROKER, RecordType.HOSTNAME}
+
+
+def test_a_controlled_shutdown_goes_on_with_each_heartbeat() -> None:
+    at = cell()
+    sizes = []
+    for _ in range(3):
+        decision = at.propose(at.decide(at.heartbeat(1, want_shut_down=True)))
+        sizes.append(len(decision.records))
+        assert decision.body.current_state == rpc.STOPPING
+    assert sizes == [1 + LIMIT, LIMIT, 2]
+    for broker_id in (2, 3):
+        at.beat(broker_id)
+    assert at.beat(1, want_shut_down=True).should_shut_down
+    assert isrs_with(at, 1) == 0
+
+
+def test_a_follower_that_stops_goes_in_batches_too() -> None:
+    at = cell(2, 1, 3)
+    decision = at.propose(at.decide(at.heartbeat(1, want_shut_down=True)))
+    assert len(decision.records) == 1 + LIMIT
+    assert decision.body.current_state == rpc.STOPPING

@@ -1,0 +1,115 @@
+"""One turn of the controller is bounded, whatever waits: its followers must be answered in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from test_sessions_in_service import unfenced_broker
+
+from controller import service
+from controller.decision import Decision
+from controller.leadership import Leadership
+from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
+from simulation.loop import run
+
+LIMIT = 5
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each turn decides, from here on."""
+    monkeypatch.setattr(service, "MAX_TURN_RECORDS", LIMIT)
+    counts = [0]
+    add, propose = Leadership.add, Leadership.propose
+
+    def counted(self: Leadership, records: list, *rest: object) -> None:
+        counts[-1] += len(records)
+        add(self, records, *rest)
+
+    def cut(self: Leadership, *rest: object, **named: bool) -> None:
+        counts.append(0)
+        propose(self, *rest, **named)
+
+    monkeypatch.setattr(Leadership, "add", counted)
+    monkeypatch.setattr(Leadership, "propose", cut)
+    return counts
+
+
+def test_small_requests_that_write_much_share_no_turn(turns: list[int]) -> None:
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        turns[:] = [0]
+        topics = [pb.CreatableTopic(name=f"t{index}", num_partitions=2, replication_factor=1) for index in range(9)]
+        requests = [pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=[topic])) for topic in topics]
+        await asyncio.gather(*(broker.client.send(request, 30.0) for request in requests))
+        assert len(node.service.image.topics) == 9
+        assert sum(turns) >= 27
+        assert max(turns) < LIMIT + 3
+
+    run(main())
+
+
+def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
+    turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        active = node.service.active
+        assert active is not None
+        turns[:] = [0]
+        left = [Decision([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
+        monkeypatch.setattr(active, "next_due", lambda now, **_: left.pop() if left else None)
+        await asyncio.wait_for(broker.heartbeat(node), 5.0)
+        for _ in range(20):
+            await asyncio.wait_for(broker.heartbeat(node), 5.0)
+        assert not left
+        assert sum(turns) == 20
+        assert max(turns) < LIMIT + 2
+
+    run(main())
+
+
+class SlowLoop:
+    """A loop whose clock goes on while something is decided."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self.spent_s = loop, 0.0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._loop.time() + self.spent_s
+
+
+def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
+
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        slow = SlowLoop(asyncio.get_running_loop())
+        monkeypatch.setattr(node.service, "_loop", slow)
+        decide, decide_all = node.service._decide, node.service._decide_all
+        counts = [0]
+
+        def decided(*rest: object) -> Decision:
+            counts[-1] += 1
+            slow.spent_s += 0.04
+            return decide(*rest)
+
+        def turn(*rest: object) -> None:
+            counts.append(0)
+            decide_all(*rest)
+            slow.spent_s = 0.0
+
+        monkeypatch.setattr(node.service, "_decide", decided)
+        monkeypatch.setattr(node.service, "_decide_all", turn)
+        listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+        await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
+        assert sum(counts) == 9
+        assert max(counts) == 3
+
+    run(main())
