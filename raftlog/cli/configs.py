@@ -125,14 +125,18 @@ def describe(
     response = read(broker_pb2.DescribeConfigsRequest(resources=[resource]), mode, bootstrap_server, timeout)
     (result,) = response.describe_configs.results
     if result.error_code != ErrorCode.NONE:
-        raise FailedError(f"{ErrorCode(result.error_code).name}: {result.error_message}", Exit.REFUSED)
+        raise FailedError(result.error_message, Exit.REFUSED)
     rows = [(one.name, one.value, SOURCES.get(one.config_source, str(one.config_source))) for one in result.configs]
     if as_json:
         configs: list[dict[str, Any]] = [{"name": key, "value": value, "source": source} for key, value, source in rows]
         print_json({"offset": response.token.offset, "configs": configs})
-        return
-    print_table(("KEY", "VALUE", "SOURCE"), rows)
-    print_line(f"at offset {response.token.offset}")
+    else:
+        print_table(("KEY", "VALUE", "SOURCE"), rows)
+        print_line(f"at offset {response.token.offset}")
+    # Every key there is has a value, if only its default.
+    unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
+    if unknown:
+        raise FailedError(f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}", Exit.REFUSED)
 
 
 def _set(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, b
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Timeout
 from raftlog.cli.output import print_json_line
 from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
+from raftlog.metadata.records import RecordType
 
 app = typer.Typer(help="The records of the log.", epilog=EPILOG, no_args_is_help=True)
 
@@ -54,6 +56,9 @@ def dump(
       raftlog log dump -e export --type TOPIC --type REMOVE_TOPIC
     """
     wanted = {name.upper() for name in types or []}
+    _check_types(wanted)
+    if until is not None and until <= first:
+        raise typer.BadParameter(f"--until {until} is not behind --from {first}")
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         end = source.end_offset if until is None else min(until, source.end_offset)
         if first < source.start_offset:
@@ -69,6 +74,16 @@ def dump(
                     f"{line['offset']:>10}  {line['epoch']:>4}  {time_text(line['timestamp_ms'])}  {line['type']:<26}"
                     f"  {fields_text(line['record'])}"
                 )
+
+
+def _check_types(wanted: set[str]) -> None:
+    """Refuse what is no record type; UNKNOWN_9 is one of a later program."""
+    known = {one.name for one in RecordType}
+    for name in sorted(wanted):
+        if name not in known and not name.startswith("UNKNOWN_"):
+            close = get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            raise typer.BadParameter(f"--type {name}: there is no such record type; {hint}")
 
 
 def _records(source: LogSource, first: int, end: int) -> Iterator[dict[str, Any]]:

@@ -155,7 +155,7 @@ def describe(
         print_table(columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH"))
         print_line(f"at offset {response.token.offset}")
     if missing:
-        raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: {', '.join(missing)}", Exit.REFUSED)
+        raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(missing)}", Exit.REFUSED)
 
 
 def _partition(topic: Any, partition: Any) -> dict[str, Any]:

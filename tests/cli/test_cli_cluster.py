@@ -147,6 +147,19 @@ def test_dump_filters_and_prints_for_people(raftlog, at):
     assert "LEADER_CHANGE" in line
     assert "leader_id=1 voters=[1]" in line
     assert "FEATURE_LEVEL" not in ran.out
+    ran = raftlog("log", "dump", *at, "--type", "TOPICS")
+    assert (ran.code, "did you mean TOPIC?" in ran.err) == (2, True)
+    ran = raftlog("log", "dump", *at, "--from", 5, "--until", 5)
+    assert (ran.code, "--until 5 is not behind --from 5" in ran.err) == (2, True)
+
+
+def test_a_config_key_that_is_none_is_code_1(raftlog, cluster):
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    ran = raftlog("configs", "describe", "broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
+    assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
+    assert "there is no broker config nope" in ran.err
+    ran = raftlog("configs", "describe", "topic", "nope", *at)
+    assert (ran.code, ran.err.count("UNKNOWN_TOPIC_OR_PARTITION")) == (1, 1)
 
 
 def test_export_dump_and_image_agree_on_every_source(raftlog, cluster, at, tmp_path):
