@@ -39,7 +39,7 @@ class LogState(LogEnds):
     def snapshot_for(self, offset: int, last_epoch: int) -> SnapshotId | None:
         """The newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` can go on only from one; else None.
 
-        That is: from nothing, from below the log start, or from a history that parted before the log start (kraft-rules 1.6).
+        That is: from nothing, from below the log start, or from a history that parted before the log start.
         """
         if not self.snapshots:
             return None

@@ -117,7 +117,7 @@ class Node(NodeState):
         self.role.enter()
 
     def _first_role(self) -> Role:
-        """Kraft-rules 1.2, startup; but one's own vote makes a Resigned, even if nothing says that it won."""
+        """At startup: what the vote says; but one's own vote makes a Resigned, even if nothing says that it won."""
         me, vote = self.config.node_id, self.vote
         alone = len(self.voters) == 1 and self.is_voter
         timer = self.now if alone else self.election_deadline()

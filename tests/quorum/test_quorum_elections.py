@@ -86,7 +86,7 @@ def test_roles_at_the_start(vote: VoteState, log: list[tuple[int, int]], role: s
 
 
 def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
-    """[mechanisms 4: led again, offset and epoch would name two different records]"""
+    """[Led again, offset and epoch would name two different records]"""
     node = one(VoteState(3, 1, "dir1", 1), [(3, 1), (3, 2)])
     assert ask(node, vote_request(1, replica_epoch=3, last_offset_epoch=2, last_offset=9)).vote_granted is False
     assert node.up.next_deadline() >= node.cluster.now + 1.0, "waits for the election timeout"
@@ -202,7 +202,7 @@ def test_another_disk_than_the_configured_one_gets_no_vote() -> None:
 
 
 def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
-    """Kraft-rules 1.3: the log that made it a voter may not be here yet. Its log must be as complete all the same."""
+    """The log that made it a voter may not be here yet. Its log must be as complete all the same."""
     node = one(VoteState(5), [(4, 1), (4, 2)])
     stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 4}
     assert not ask(node, vote_request(1, last_offset=1, **stranger)).vote_granted
@@ -211,7 +211,6 @@ def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
 
 
 def test_pre_votes_leave_nothing_behind() -> None:
-    """Kraft-rules 1.12 edge 13."""
     node = one(VoteState(5))
     for candidate in (2, 3):
         request = vote_request(1, replica_id=candidate, replica_directory_id=f"dir{candidate}", pre_vote=True)
@@ -276,7 +275,6 @@ def answer(send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = Tr
 
 
 def test_late_repeated_and_foreign_answers_change_nothing() -> None:
-    """Kraft-rules 1.12 edge 10."""
     node = Cluster(5)[1]
     node.step(PeerConnected(2))
     node.step(PeerConnected(3))

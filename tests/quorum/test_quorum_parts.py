@@ -131,7 +131,7 @@ def test_voter_set() -> None:
 
 
 def test_same_id_on_another_disk_never_counts() -> None:
-    """Kraft-rules 1.12 edge 15, with the directory known and with the first one seen taken for it."""
+    """A wiped disk: with the directory known and with the first one seen taken for it."""
     for known in (True, False):
         progress = Progress(voter_set(3, known=known), 1, 0.0)
         progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)

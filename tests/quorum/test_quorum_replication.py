@@ -180,7 +180,6 @@ def test_proposal_sends_first_then_touches_the_disk() -> None:
 
 
 def test_proposals_for_another_epoch_are_dropped() -> None:
-    """Kraft-rules 1.12 edge 16."""
     node = leader_of_three()
     at = len(node.effects)
     node.step(Proposed(0, span_of([(0, 99)], 1)))
@@ -220,7 +219,7 @@ def test_two_followers_commit_before_the_leader_has_flushed() -> None:
 
 
 def test_only_a_record_of_its_own_epoch_commits() -> None:
-    """Kraft-rules 1.12 edge 6, Raft figure 8: records of old epochs on a majority are not committed by counting."""
+    """Raft figure 8: records of old epochs on a majority are not committed by counting."""
     cluster = Cluster(3, start=False, checked=False)
     cluster[1].disk.vote, cluster[1].disk.log = VoteState(4), [(2, 1), (4, 2)]
     cluster[1].start()
@@ -261,7 +260,7 @@ def test_high_watermark_never_goes_back() -> None:
     ],
 )
 def test_where_logs_differ(offset: int, epoch: int, diverging: tuple[int, int] | None) -> None:
-    """Kraft-rules 1.12 edge 4: and only a valid Fetch acknowledges."""
+    """Only a valid Fetch acknowledges."""
     cluster = Cluster(3, start=False, checked=False)
     cluster[1].disk.vote = VoteState(4)
     cluster[1].disk.log = [(1, 1), (1, 2), (4, 3), (4, 4)]
@@ -324,7 +323,7 @@ def test_parked_fetches_end_with_the_leadership() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_replaced_disk_does_not_count(known: bool) -> None:
-    """Kraft-rules 1.12 edge 15: the wiped disk's Fetch is served, and counts for nothing."""
+    """The wiped disk's Fetch is served, and counts for nothing."""
     node = leader_of_three(known_directories=known)
     caught_up(node, fetch_offset=0, last_fetched_epoch=0)
     node.propose([50])
@@ -410,7 +409,7 @@ def test_first_fetch_says_everything() -> None:
 
 
 def test_next_fetch_waits_for_the_flush() -> None:
-    """Kraft-rules 1.12 edge 5: the Fetch is the acknowledgement."""
+    """The Fetch is the acknowledgement."""
     node = follower_of_two()
     at = len(node.effects)
     respond(node, [(3, 1), (3, 2)], high_watermark=1)
@@ -443,7 +442,7 @@ def test_follower_high_watermark() -> None:
 
 
 def test_late_and_repeated_answers_append_nothing() -> None:
-    """Kraft-rules 1.12 edge 10, and resent data that overlaps."""
+    """Late and repeated answers, and resent data that overlaps."""
     node = follower_of_two()
     first = effects_of(node, SendFetch)[-1]
     respond(node, [(3, 1), (3, 2)])
@@ -516,7 +515,6 @@ def test_unanswered_fetch_is_given_up() -> None:
 
 
 def test_truncation_goes_epoch_by_epoch() -> None:
-    """Kraft-rules 1.12 edge 9."""
     node = follower_of_two([(1, 1), (1, 2), (2, 3), (2, 4), (3, 5)], epoch=6)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=2, end_offset=8))
     assert effects_of(node, Truncate) == [Truncate(4)], "the smaller of its end and ours"
@@ -564,7 +562,6 @@ def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
 def test_truncation_below_the_high_watermark_is_fatal(hint: tuple[int, int]) -> None:
-    """Kraft-rules 1.12 edge 8."""
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))

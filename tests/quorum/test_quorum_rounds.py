@@ -1,4 +1,4 @@
-"""Confirmed rounds: proof of leading now (mechanisms 3)."""
+"""Confirmed rounds: proof of leading now."""
 
 from __future__ import annotations
 

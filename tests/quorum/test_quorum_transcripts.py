@@ -18,8 +18,7 @@ QUORUM_TRANSCRIPTS=rewrite writes them anew; read the difference before you beli
     freeze NODE [spoilt]                                a fetched snapshot becomes durable, or turns out to be damaged
     space NODE low|enough
 
-Kraft-rules 1.12, edge by edge: 1 -> 01, 02, 14; 2 -> 11; 3 -> 15; 4 -> 06; 5 -> 12; 6 -> 16; 7 -> 17, 23; 8 -> 07; 9 -> 18;
-10 -> 19; 11 -> 20, 32; 12 -> 09; 13 -> 05, 14; 14 -> 13; 15 -> 21; 16 -> 22; 17 -> 01.
+The edges of the protocol itself: 01, 02, 05 to 07, 09, 11 to 23, 32.
 
 Others: confirmed rounds against delayed fetches -> 10; an epoch that was campaigned in is not led again -> 11; removed leader -> 23;
 two changes -> 24; leader outside the known set -> 25; who alone has its own removal -> 26; hung disk -> 27; transfer -> 28; little
