@@ -227,7 +227,9 @@ class DataPlane:
         if self._over:
             return
         try:
-            if self.space.reserve_bytes and self.space.measured(self._store.free_bytes()):
+            # Asked in any case: a store that has failed at work of its own, a compaction, says so here.
+            free_bytes = self._store.free_bytes()
+            if self.space.reserve_bytes and self.space.measured(free_bytes):
                 log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
         except FatalError as error:
             self._fail(error)

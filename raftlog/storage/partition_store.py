@@ -157,7 +157,9 @@ class RocksPartitionStore:
             self._compact_next()
 
     def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process. Raises StorageError."""
+        """What the file system still takes from an unprivileged process. Raises StorageError, also of what failed in the background."""
+        if self._commit.failure is not None:
+            raise self._commit.failure
         try:
             found = os.statvfs(self._directory)
         except OSError as error:

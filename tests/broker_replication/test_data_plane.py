@@ -364,6 +364,18 @@ def test_after_an_error_of_the_disk_nothing_is_acknowledged_and_the_broker_stops
     on_plane(test)
 
 
+def test_a_store_that_failed_in_the_background_stops_an_idle_broker() -> None:
+    async def test(world: PlaneWorld) -> None:
+        def failed() -> int:
+            raise StorageError("a compaction failed")
+
+        world.store.free_bytes = failed  # type: ignore[method-assign]
+        await asyncio.sleep(1.1)
+        assert [str(error) for error in world.failures] == ["a compaction failed"]
+
+    on_plane(test)
+
+
 def test_a_mistake_in_a_step_stops_the_broker_too() -> None:
     async def test(world: PlaneWorld) -> None:
         def wrong(event: ev.Tick) -> list[ev.Effect]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -247,3 +248,24 @@ async def test_a_scan_ends_where_the_replica_does(clean: Path) -> None:
         assert [base for base, _ in rocks.scan(name, 99)] == [3]
         assert list(rocks.scan(key[0] + (5).to_bytes(4, "big"), 7)) == []
     rocks.close()
+
+
+async def test_a_compaction_that_fails_is_told_when_the_free_space_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise StorageError("can't compact")
+
+    monkeypatch.setattr(RocksPartitions, "compact", broken)
+    store = open_rocks_partitions(tmp_path)
+    store.recover()
+    store.append(A0, make_chunk(0, 1, 1), 0, 1)
+    assert await flush(store) is None
+    store.delete(A0)
+    for _ in range(1000):
+        if store._commit.failure is not None:
+            break
+        await asyncio.sleep(0.01)
+    with pytest.raises(StorageError, match="can't compact"):
+        store.free_bytes()
+    store.close()
