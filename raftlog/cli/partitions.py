@@ -29,8 +29,6 @@ NUMBERS = ("PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "HW", "END"
 
 def register(app_: typer.Typer) -> None:
     """Add the commands."""
-    reassign.add(app)
-    elect.add(app)
     app_.add_typer(app, name="partitions")
 
 
@@ -273,3 +271,8 @@ def _compared_cells(row: Compared, lasting: set[Any]) -> list[object]:
 def _members(states: Iterable[dict[str, Any]]) -> str | None:
     known_as = ("?" if one["broker_epoch"] is None else one["broker_epoch"] for one in states)
     return ", ".join(f"{one['broker_id']}@{epoch}" for one, epoch in zip(states, known_as, strict=True)) or None
+
+
+# Once for the module: what is added in register() would be there once more for each command line that a process builds.
+reassign.add(app)
+elect.add(app)

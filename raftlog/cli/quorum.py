@@ -34,12 +34,7 @@ COLUMNS = (
 
 
 def register(app_: typer.Typer) -> None:
-    """Add the commands; those of Kafka's tool under its names too."""
-    app.command("add-voter", epilog=EPILOG)(add_voter)
-    app.command("remove-voter", epilog=EPILOG)(remove_voter)
-    app.command("transfer", epilog=EPILOG)(transfer)
-    app.command("add-controller", epilog=EPILOG, hidden=True)(add_voter)
-    app.command("remove-controller", epilog=EPILOG, hidden=True)(remove_voter)
+    """Add the commands."""
     app_.add_typer(app, name="quorum")
 
 
@@ -166,3 +161,12 @@ def _show(quorum: Quorum) -> None:
     told = lao if lao >= 0 else f"unknown ({leader.lao_unknown_reason})"
     print_line(f"cluster {leader.cluster_id}, leader {leader.node_id} in epoch {leader.leader_epoch}")
     print_line(f"lowest acknowledged offset: {told}")
+
+
+# Those of Kafka's tool under its names too. Once for the module: in register() they would be there once more for each command
+# line that a process builds.
+app.command("add-voter", epilog=EPILOG)(add_voter)
+app.command("remove-voter", epilog=EPILOG)(remove_voter)
+app.command("transfer", epilog=EPILOG)(transfer)
+app.command("add-controller", epilog=EPILOG, hidden=True)(add_voter)
+app.command("remove-controller", epilog=EPILOG, hidden=True)(remove_voter)

@@ -105,3 +105,10 @@ def register_probe(app: typer.Typer) -> None:
 def test_a_plugin_brings_its_commands():
     app = build([plugin("probe", f"{__name__}:register_probe")])
     assert CliRunner().invoke(app, ["probe"]).output == "here\n"
+
+
+def test_building_the_command_line_again_adds_nothing():
+    def commands() -> dict[str | None, int]:
+        return {group.name: len(group.typer_instance.registered_commands) for group in build().registered_groups}
+
+    assert commands() == commands()
