@@ -64,7 +64,10 @@ class _Asking:
         if contact is None or not sessions.is_alive(broker_id, now):
             return _Life.GONE
         late_s = self.state.settings.broker_session_timeout_ms / 1000
-        heard = contact > self.state.began_at and now - contact < self.asking_for_s - late_s
+        heard = (
+            contact > max(self.state.began_at, self.state.sessions_given_at)
+            and now - contact < self.asking_for_s - late_s
+        )
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def on_this_host(self) -> list[Broker]:

@@ -63,6 +63,7 @@ def begin_heartbeats(state: ControllerState, now: float) -> None:
     """If heartbeats are in force from here on, every broker that counts as active has a whole session to send its first."""
     if heartbeats_off(state):
         return
+    state.sessions_given_at = now
     for broker_id, broker in sorted(state.pending.snapshot().brokers.items()):
         if not broker.fenced:
             state.sessions.touch(broker_id, broker.epoch, now)

@@ -44,6 +44,8 @@ class ControllerState:
     """Those of them that have said something since they were last looked at: nobody becomes ready by what others say."""
     began_at: float = 0.0
     """When this controller took over."""
+    sessions_given_at: float = 0.0
+    """When unheard brokers were last given a session: at the claim, or when heartbeats came into force. No contact of theirs."""
     changed_at: dict[int, float] = field(default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
     hold_up: HoldUp = field(default_factory=HoldUp)

@@ -277,3 +277,15 @@ def test_validate_only_tells_what_would_be_refused() -> None:
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     assert "broker 7" in refused(cell, update((HEARTBEATS, 1), validate_only=True))[0]
     assert cell.decide(update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE, validate_only=True)).error is None
+
+
+def test_the_session_that_a_raise_gives_is_no_sign_of_life() -> None:
+    """[a broker without its disk is told that its past lives, and gets a new id]"""
+    cell = rolled_back(1)
+    cell.now += 30.0
+    cell.send(ON)
+    cell.now += 1.0
+    host = pb.Listener(name="PLAIN", host="host-1", port=9001)
+    wanted = rpc.BrokerIdWanted(asking_for_ms=20_000)
+    again = registration(-1, "without disk", listeners=[host], id_wanted=wanted)
+    cell.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
