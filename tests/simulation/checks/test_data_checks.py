@@ -173,6 +173,22 @@ def test_a_leader_has_all_that_is_committed() -> None:
         trace.lead(3, 2)
 
 
+def test_who_comes_late_to_its_epoch_need_not_have_what_a_later_leader_has_committed() -> None:
+    trace = DataTrace((1, 2))
+    trace.post("a")
+    trace.post("b")
+    trace.everywhere(0, 0, "a", on=(1, 2))
+    trace.fetched(1, 1)
+    trace.change(isr=[2], leader=2)
+    trace.lead(2, 1)
+    trace.write(2, 1, 1, "b")
+    trace.data.claim(trace.broker(2), KEY, 1, 2)
+    trace.lead(1, 0)
+    trace.data.partitions[KEY].leaders[2] = 1
+    with refused("without what is committed up to 2"):
+        trace.lead(1, 2)
+
+
 def test_a_leader_is_who_was_made_one() -> None:
     trace = DataTrace()
     with refused("that is broker 1's"):
