@@ -22,7 +22,7 @@ def known_id(configured: int, stored: int, directory: object) -> int:
     """The configured id, or the one in the directory's meta.json, or NO_NODE_ID. Raises ConfigError if the two differ."""
     if NO_NODE_ID not in (configured, stored) and configured != stored:
         raise ConfigError(
-            f"node.id is {configured}, but data directory {directory} belongs to broker {stored} (its meta.json): set node.id to {stored}"
+            f"node.id is {configured}, but data directory {directory} belongs to node {stored} (its meta.json): set node.id to {stored}"
             f" or leave it out, or give broker {configured} a directory of its own"
         )
     return stored if configured == NO_NODE_ID else configured

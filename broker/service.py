@@ -152,9 +152,12 @@ class BrokerService:
         acceptors: dict[Conversation, Acceptor] = {Conversation.BROKER: self.requests.accept}
         if self.data is not None:
             # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
-            self.data.recover()
+            recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
         self._listener = await self._transport.listen(self._settings.listen, acceptors, extra_handlers=extra_handlers)
+        if self.data is not None:
+            # Said once it is certain that there will be a broker: one that cannot listen says that alone.
+            log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
         host, _, port = self._listener.address.rpartition(":")
         self._membership.start(self._settings.advertised_host or host, self._settings.advertised_port or int(port))
         self._follower.start()

@@ -122,13 +122,13 @@ class DataPlane:
         """Whether the store was read: before, nothing is served."""
         return self._replicas is not None
 
-    def recover(self) -> None:
-        """Check the store and begin with what it holds. Raises CorruptLogError, StorageError."""
+    def recover(self) -> dict[str, int]:
+        """Check the store and begin with what it holds: how many replicas and records, for a log. Raises CorruptLogError, StorageError."""
         found = self._store.recover()
         self._replicas = self._make_replicas(found, self._loop.time())
-        log.info("partition replicas recovered", replicas=len(found), records=sum(one.end_offset for one in found))
         self._check()
         self._arm()
+        return {"replicas": len(found), "records": sum(one.end_offset for one in found)}
 
     def image_moved(self, image: Image, changes: ev.Changes | None) -> None:
         """The broker's newest image."""

@@ -46,7 +46,7 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
     ("cluster_id", "broker_id", "says"),
     [
         ("other", 4, "belongs to cluster 'c-1', configured is cluster 'other'"),
-        (CLUSTER, 5, "node.id is 5, but data directory .* belongs to broker 4 .*: set node.id to 4 or leave it out"),
+        (CLUSTER, 5, "node.id is 5, but data directory .* belongs to node 4 .*: set node.id to 4 or leave it out"),
     ],
 )
 def test_somebody_elses_directory_is_refused(directory: Path, cluster_id: str, broker_id: int, says: str) -> None:

@@ -37,7 +37,7 @@ def test_configured_then_stored(configured: int, stored: int, expected: int) -> 
 
 
 def test_the_two_must_agree() -> None:
-    with pytest.raises(ConfigError, match=r"node\.id is 0, but data directory /data belongs to broker 7"):
+    with pytest.raises(ConfigError, match=r"node\.id is 0, but data directory /data belongs to node 7"):
         known_id(0, 7, "/data")
 
 

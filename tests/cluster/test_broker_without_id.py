@@ -124,7 +124,7 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
     cluster.config_path("broker-5").write_text(
         cluster.config_path("broker-5").read_text().replace("node.id = 5", "node.id = 6")
     )
-    says(cluster.end_of("broker-5"), "node.id is 6, but data directory .* belongs to broker 5", "set node.id to 5")
+    says(cluster.end_of("broker-5"), "node.id is 6, but data directory .* belongs to node 5", "set node.id to 5")
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     assert raftlog("hostnames", "set", HOSTS["broker-2"], 1001, *at).code == 0
 
