@@ -285,7 +285,8 @@ async def code_of(stream: Any) -> Any:
 async def test_malformed_messages_end_their_stream_alone(cluster: LocalCluster, channel_to: Any) -> None:
     rng = random.Random(5)
     for conversation in Conversation:
-        nodes = cluster.brokers if conversation is Conversation.BROKER else cluster.controllers
+        at_brokers = conversation in (Conversation.BROKER, Conversation.REPLICA_FETCH)
+        nodes = cluster.brokers if at_brokers else cluster.controllers
         for node in nodes:
             channel = channel_to(node.endpoint)
             for garbage in (b"\xff" * 64, rng.randbytes(4096)):
