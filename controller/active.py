@@ -52,7 +52,6 @@ _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the broker holds."""
 
-
 LOOK_AT_ALL_S = 0.1
 """How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells: a probation that ends."""
 
@@ -133,35 +132,32 @@ class ActiveController:
         self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
         # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
         self._observed = epoch_start_offset
+        state, members = self.state, self.membership
         self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
-            "register_broker": lambda request, now: register_broker(self.state, request, now),
-            "unregister_broker": lambda request, now: unregister_broker(self.state, request, now),
+            "register_broker": lambda request, now: register_broker(state, request, now),
+            "unregister_broker": lambda request, now: unregister_broker(state, request, now),
             "broker_heartbeat": self._heartbeat,
             "alter_partition": self._alter_partition,
-            "create_topics": lambda request, now: create_topics(self.state, request),
-            "delete_topics": lambda request, now: delete_topics(self.state, request),
+            "create_topics": lambda request, now: create_topics(state, request),
+            "delete_topics": lambda request, now: delete_topics(state, request),
             "incremental_alter_configs": lambda request, now: alter_configs(pending, settings, request),
-            "describe_brokers": lambda request, now: describe_brokers(self.state, now),
+            "describe_brokers": lambda request, now: describe_brokers(state, now),
+            "add_raft_voter": members.add,
+            "remove_raft_voter": members.remove,
+            "update_raft_voter": members.update,
+            "transfer_leadership": lambda request, now: decide_transfer(
+                None if quorum is None else quorum(now), node_id, request
+            ),
+            "create_partitions": lambda request, now: create_partitions(state, request),
+            "alter_partition_reassignments": lambda request, now: alter_reassignments(state, request),
+            "list_partition_reassignments": lambda request, now: list_reassignments(state.committed, request),
+            "elect_leaders": lambda request, now: elect_leaders(state, request),
+            "open_client": lambda request, now: open_client(pending, request, self.next_offset),
+            "close_client": lambda request, now: close_client(pending, request),
+            "list_hostnames": lambda request, now: list_hostnames(state, now),
+            "alter_hostnames": lambda request, now: alter_hostnames(state, request),
+            "update_features": lambda request, now: update_features(state, request, node_id, quorum, now),
         }
-        self._handlers["add_raft_voter"] = self.membership.add
-        self._handlers["remove_raft_voter"] = self.membership.remove
-        self._handlers["update_raft_voter"] = self.membership.update
-        self._handlers["transfer_leadership"] = lambda request, now: decide_transfer(
-            None if quorum is None else quorum(now), node_id, request
-        )
-        self._handlers["create_partitions"] = lambda request, now: create_partitions(self.state, request)
-        self._handlers["alter_partition_reassignments"] = lambda request, now: alter_reassignments(self.state, request)
-        self._handlers["list_partition_reassignments"] = lambda request, now: list_reassignments(
-            self.state.committed, request
-        )
-        self._handlers["elect_leaders"] = lambda request, now: elect_leaders(self.state, request)
-        self._handlers["open_client"] = lambda request, now: open_client(pending, request, self.next_offset)
-        self._handlers["list_hostnames"] = lambda request, now: list_hostnames(self.state, now)
-        self._handlers["alter_hostnames"] = lambda request, now: alter_hostnames(self.state, request)
-        self._handlers["close_client"] = lambda request, now: close_client(pending, request)
-        self._handlers["update_features"] = lambda request, now: update_features(
-            self.state, request, node_id, quorum, now
-        )
 
     @property
     def next_offset(self) -> int:

@@ -14,12 +14,6 @@ MAX_REMOVALS = 5_000
 """Partitions that one batch takes a broker out of, where it need not be one batch: well below a fetch timeout."""
 
 
-def is_active(view: ImageView, broker_id: int) -> bool:
-    """Whether a broker may lead and be in an ISR: registered, unfenced, not shutting down."""
-    broker = view.brokers.get(broker_id)
-    return broker is not None and broker.active
-
-
 def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
     """The partitions with a replica on a broker, in a fixed order. Costs what the broker holds, not what the cluster does."""
     held: Iterable[PartitionKey] = view.replicas_of.get(broker_id) or ()

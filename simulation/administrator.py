@@ -117,7 +117,7 @@ class Administrator:
         try:
             response = await self._client.call(body, timeout_s=self._world.config.timeout_s)
         except ApiError as error:
-            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+            operation.refused(error)
         else:
             operation.response, operation.outcome = response, "ok"
             if response.HasField("write"):

@@ -166,7 +166,7 @@ class DataWorkload:
         try:
             done = await producer.send(topic, value.encode(), key=value.encode(), partition=partition)
         except ApiError as error:
-            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+            operation.refused(error)
         else:
             operation.outcome, operation.record_offset = "ok", done.offset
             operation.reached = done.partition

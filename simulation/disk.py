@@ -234,19 +234,6 @@ class SimLogStore(SimStore):
         self._check()
         self._commit.flush(done, inline=inline)
 
-    def _start_sync(self, inline: bool) -> None:
-        # Whatever the caller hopes for, a sync takes its time here.
-        del inline
-        self._before("flush")
-        count = len(self._disk.unflushed)
-        self._later("flush", lambda: self._synced(count))
-
-    def _synced(self, count: int) -> None:
-        failure = self._disk.take_failure("flush")
-        if failure is None:
-            self._disk.sync(count)
-        self._commit.sync_finished(failure)
-
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the log."""
         self._check()

@@ -6,7 +6,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from raftlog.errors import StorageError
 from raftlog.storage.chunks import behind, cut
@@ -89,6 +89,8 @@ class DiskHardware:
         """A write that would pass it fails (ENOSPC); None: ample."""
         self.before: Callable[[Operation], None] | None = None
         """Called before each operation: it may crash the node right there."""
+        self.unflushed: list[Any] = []
+        """Writes that a crash may lose, oldest first."""
         self.faults: dict[str, int] = {}
         """What really happened to this disk, by name."""
 
@@ -142,6 +144,10 @@ class DiskHardware:
         """Everything that is stored."""
         raise NotImplementedError
 
+    def sync(self, count: int) -> None:
+        """Make the oldest ``count`` writes durable."""
+        raise NotImplementedError
+
     def free_bytes(self) -> int:
         """What is left of the capacity."""
         return AMPLE_BYTES if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
@@ -169,7 +175,17 @@ class SimStore:
         self._gone: StorageError | None = None
 
     def _start_sync(self, inline: bool) -> None:
-        raise NotImplementedError
+        # Whatever the caller hopes for, a sync takes its time here.
+        del inline
+        self._before("flush")
+        count = len(self._hardware.unflushed)
+        self._later("flush", lambda: self._synced(count))
+
+    def _synced(self, count: int) -> None:
+        failure = self._hardware.take_failure("flush")
+        if failure is None:
+            self._hardware.sync(count)
+        self._commit.sync_finished(failure)
 
     def drop(self, reason: str) -> None:
         """End this store: no callback comes any more, every call raises."""

@@ -59,7 +59,8 @@ class SimPartitionDisk(DiskHardware):
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id
         self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], set()
-        self._failures, self.hung, self.latency_factor = {}, False, 1.0
+        self.forget_failures()
+        self.hung, self.latency_factor = False, 1.0
         self.happened("disk_replaced")
 
     def flip_bit(self, rng: Random) -> bool:
@@ -145,19 +146,6 @@ class SimPartitionStore(SimStore):
         """Make durable what was written so far, then call ``done``, always from the loop."""
         self._check()
         self._commit.flush(lambda outcome: done(outcome if isinstance(outcome, StorageError) else None), inline=inline)
-
-    def _start_sync(self, inline: bool) -> None:
-        # Whatever the caller hopes for, a sync takes its time here.
-        del inline
-        self._before("flush")
-        count = len(self._disk.unflushed)
-        self._later("flush", lambda: self._synced(count))
-
-    def _synced(self, count: int) -> None:
-        failure = self._disk.take_failure("flush")
-        if failure is None:
-            self._disk.sync(count)
-        self._commit.sync_finished(failure)
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the replica."""

@@ -138,7 +138,7 @@ class PartitionLeader:
         try:
             response = await self._client.call(request, timeout_s=self._world.config.timeout_s)
         except ApiError as error:
-            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+            operation.refused(error)
         else:
             operation.response, operation.outcome = response, "ok"
             if response.HasField("write"):

@@ -372,7 +372,7 @@ class Client:
         try:
             await work()
         except ApiError as error:
-            operation.outcome, operation.error = "unknown" if error.outcome_unknown else "failed", error.code.name
+            operation.refused(error)
             if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise CheckFailedError(f"{self.name} was answered {error}") from error
         else:

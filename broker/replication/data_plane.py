@@ -136,14 +136,13 @@ class DataPlane:
 
     def request(self, request: broker_pb2.BrokerRequest, answer: Answer) -> None:
         """One request of a client with one of ``BODIES``. Raises ApiError."""
-        if self._over or self._replicas is None:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+        replicas = self._served()
         body = request.WhichOneof("body")
         if body == "fetch":
             self.step(ev.FetchReceived(request.fetch, answer))
         elif body == "list_offsets":
             self._stand()
-            answer(list_offsets=self._replicas.list_offsets(request.list_offsets, self._loop.time()))
+            answer(list_offsets=replicas.list_offsets(request.list_offsets, self._loop.time()))
         elif self.space.low:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.refusal)
         else:
@@ -152,16 +151,20 @@ class DataPlane:
 
     def describe_led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
         """The ISRs of what this broker leads (KIP-24). Raises ApiError."""
-        if self._over or self._replicas is None:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+        replicas = self._served()
         self._stand()
-        return led_page(self._replicas, request, self._loop.time())
+        return led_page(replicas, request, self._loop.time())
 
     def close(self) -> None:
         """Stop, telling nobody. The store stays open. Idempotent."""
         if not self._over:
             self._over = True
             self._stop()
+
+    def _served(self) -> PartitionReplicas:
+        if self._over or self._replicas is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+        return self._replicas
 
     # --- stepping -----------------------------------------------------------------------------------------------------
 
@@ -175,12 +178,8 @@ class DataPlane:
 
     def _stand(self) -> None:
         """Tell the replicas what this broker knows of itself, if that is news."""
-        standing = self._standing()
-        if standing != self._stood and not self._over and self._replicas is not None:
-            self._stood = standing
-            self._events.append(standing)
-            if not self._stepping:
-                self._run()
+        if not self._stepping:
+            self._run()
 
     def _run(self) -> None:
         assert self._replicas is not None

@@ -21,6 +21,13 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 
+def checked_answer(response: broker_pb2.BrokerResponse) -> broker_pb2.BrokerResponse:
+    """A broker's response, unless it holds an error: then that is raised as ApiError."""
+    if response.HasField("error"):
+        raise error_from_wire(response.error)
+    return response
+
+
 class BrokerClient:
     """Calls to one broker, or to whichever of several answers.
 
@@ -135,9 +142,7 @@ class BrokerClient:
         request.read.timeout_ms = _ms(timeout_s)
         if self._token is not None:
             request.read.at_least.CopyFrom(self._token)
-        response = await self.send(request, timeout_s, idempotent=True)
-        if response.HasField("error"):
-            raise error_from_wire(response.error)
+        response = checked_answer(await self.send(request, timeout_s, idempotent=True))
         if response.HasField("token"):
             self.see(response.token)
         return response
@@ -161,9 +166,7 @@ class BrokerClient:
             write = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
         if not write.timeout_ms:
             write.timeout_ms = _ms(timeout_s)
-        response = await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
-        if response.HasField("error"):
-            raise error_from_wire(response.error)
+        response = checked_answer(await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s))
         result = checked(response.write)
         if result.HasField("write"):
             self.see(result.write.token)

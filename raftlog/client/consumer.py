@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Transport
-from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 
@@ -232,20 +232,17 @@ class Consumer:
     def _answered(
         self, leader_id: int, asked: list[_Position], future: asyncio.Future[broker_pb2.BrokerResponse]
     ) -> None:
-        error = future.exception()
         if self._closed:
+            future.exception()  # Looked at: nobody is left to whom it matters.
             return
-        if error is not None and not isinstance(error, ApiError):
-            raise error
         del self._busy[leader_id]
         for position in asked:
             position.busy = False
-        if error is None and future.result().HasField("error"):
-            error = error_from_wire(future.result().error)
-        if error is not None:
+        try:
+            response = checked_answer(future.result())
+        except ApiError as error:
             self._refused(asked, error)
         else:
-            response = future.result()
             by_key = {position.key: position for position in asked}
             results: Sequence[Any] = (
                 response.fetch.partitions if response.HasField("fetch") else response.list_offsets.partitions

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raftlog.client.broker_client import checked_answer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.calls import Caller
-from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -87,10 +87,7 @@ async def _page(
     caller: Caller, request: pb.BrokerMetadataRequest, timeout_s: float, cluster_id: str
 ) -> pb.BrokerMetadataResponse:
     asked = broker_pb2.BrokerRequest(cluster_id=cluster_id, broker_metadata=request)
-    response: broker_pb2.BrokerResponse = await caller.call(asked, timeout_s)
-    if response.HasField("error"):
-        raise error_from_wire(response.error)
-    return response.broker_metadata
+    return checked_answer(await caller.call(asked, timeout_s)).broker_metadata
 
 
 def _wire(key: PartitionKey) -> pb.PartitionKey:

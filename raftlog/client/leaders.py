@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
+from raftlog.client.requests import broker_request
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
 from raftlog.transport.calls import Caller
@@ -113,8 +114,7 @@ class Leaders:
         caller = self._callers.get(endpoint)
         if caller is None:
             caller = self._callers[endpoint] = Caller(self._transport, endpoint, Conversation.BROKER)
-        request = broker_pb2.BrokerRequest(cluster_id=self._cluster_id, **{_FIELDS[type(body)]: body})
-        future = caller.call(request, timeout_s + ANSWER_MARGIN_S)
+        future = caller.call(broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S)
         if caller.stuck:
             # Nobody says that it is dead but the next metadata, in which it is fenced: then its link is given up.
             self.refresh()
@@ -187,12 +187,6 @@ class Leaders:
         if token is not None:
             self._client.see(token)
 
-
-_FIELDS: dict[type[Any], str] = {
-    data_pb2.ProduceRequest: "produce",
-    data_pb2.FetchRequest: "fetch",
-    data_pb2.ListOffsetsRequest: "list_offsets",
-}
 
 STALE_LEADER = frozenset(
     {

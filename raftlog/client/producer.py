@@ -12,15 +12,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import xxhash
 
+from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Transport
-from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 
@@ -262,20 +261,21 @@ class Producer:
     def _answered(
         self, sent: list[tuple[PartitionKey, PartitionQueue]], future: asyncio.Future[broker_pb2.BrokerResponse]
     ) -> None:
-        error = future.exception()
         if self._closed:
+            future.exception()  # Looked at: the records have their outcome.
             return
-        if error is not None and not isinstance(error, ApiError):
-            raise error
-        if error is None and future.result().HasField("error"):
-            error = error_from_wire(future.result().error)
-        results: Sequence[Any] = () if error is not None else future.result().produce.partitions
-        if error is None and len(results) != len(sent):
+        failure: ApiError | None = None
+        results: Sequence[data_pb2.ProducePartitionResult] = ()
+        try:
+            results = checked_answer(future.result()).produce.partitions
+        except ApiError as error:
+            failure = error
+        if failure is None and len(results) != len(sent):
             message = f"{len(results)} results for {len(sent)} partitions"
-            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message, outcome_unknown=True)
-        if error is not None:
+            failure = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message, outcome_unknown=True)
+        if failure is not None:
             for _, queue in sent:
-                self._failed(queue, error)
+                self._failed(queue, failure)
         else:
             for (key, queue), result in zip(sent, results, strict=True):
                 self._take(key, queue, result)

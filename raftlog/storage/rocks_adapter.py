@@ -92,6 +92,16 @@ class _RocksMap:
         except Exception as error:
             raise _translated("close failed", error) from error
 
+    def _put(self, key: bytes, chunk: bytes) -> None:
+        try:
+            self._db.put(key, chunk)
+        except Exception as error:
+            raise _translated("append failed", error) from error
+
+    def _cut(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
+        tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
+        self._write(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
+
     def _write(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
         """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
         batch = WriteBatch(raw_mode=True)
@@ -133,15 +143,11 @@ class RocksLog(_RocksMap):
 
     def put(self, base_offset: int, chunk: bytes) -> None:
         """Write one chunk: readable at once, not durable."""
-        try:
-            self._db.put(_KEY.pack(base_offset), chunk)
-        except Exception as error:
-            raise _translated("append failed", error) from error
+        self._put(_KEY.pack(base_offset), chunk)
 
     def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
         """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
-        tail = (_KEY.pack(last[0]), last[1]) if last is not None else None
-        self._write(_KEY.pack(end_offset), _BEHIND_ALL, tail, "truncate")
+        self._cut(b"", end_offset, last)
 
     def delete_below(self, base_offset: int) -> None:
         """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back by ``compact_below`` only."""
@@ -174,15 +180,11 @@ class RocksPartitions(_RocksMap):
 
     def put(self, name: bytes, base_offset: int, chunk: bytes) -> None:
         """Write one chunk: readable at once, not durable."""
-        try:
-            self._db.put(name + _KEY.pack(base_offset), chunk)
-        except Exception as error:
-            raise _translated("append failed", error) from error
+        self._put(name + _KEY.pack(base_offset), chunk)
 
     def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
         """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in one atomic write; not durable."""
-        tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
-        self._write(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
+        self._cut(name, end_offset, last)
 
     def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
         """Chunks of one log in order, from the one that contains ``offset``. Close it or drop it before ``close``."""

@@ -17,6 +17,7 @@ from broker.partition.events import Event as DataEvent
 from broker.service import BrokerService
 from controller.service import ControllerService
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.errors import ApiError
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from simulation.disk import SimDisk
@@ -121,6 +122,10 @@ class Operation:
     found: str | tuple[str, ...] | None = None
     """A read: the value; None: there is none. ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing."""
     response: Any = None
+
+    def refused(self, error: ApiError) -> None:
+        """It ended with an error: definitely nothing, or nobody knows."""
+        self.outcome, self.error = "unknown" if error.outcome_unknown else "failed", error.code.name
 
 
 class Checker:

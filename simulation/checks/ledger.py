@@ -157,7 +157,7 @@ class Ledger(Checker):
                 continue
             # What a leader of a later epoch has committed the leader of this node's epoch need not have: nobody has counted on this
             # node for it. It may tell the node to truncate until it hears of that epoch.
-            if dropped.end_offset <= self.committed_before(max(core.epoch, dropped.header.epoch) + 1):
+            if dropped.end_offset <= self.committed_before(core.epoch + 1):
                 raise CheckFailedError(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
 
     def _high_watermark(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:

@@ -197,7 +197,10 @@ class Trace:
     def append_chunk(self, name: str, base: int, chunk: bytes, *, durable: bool = True, voters: Any = None) -> int:
         scan = batch.scan(chunk, expect_offset=base)
         found = voters_in(chunk, scan.control_at) if voters is None else voters
-        disk = self.host(name).disk
+        host = self.host(name)
+        # Nobody appends what is of a later epoch than its own.
+        host.core.epoch = max(host.core.epoch, scan.epochs[-1][0])
+        disk = host.disk
         for chunks in (disk.live, disk.durable) if durable else (disk.live,):
             chunks.bases.append(base)
             chunks.chunks.append(chunk)
