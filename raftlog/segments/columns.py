@@ -9,6 +9,9 @@ field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``
 * ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
 * ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
+* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE does not say them, the fold counts.
+
+Columns are added, never changed: a file from before a column was there reads as null.
 """
 
 from __future__ import annotations
@@ -61,7 +64,12 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("topic_name", pa.string()),
     ("partition_id", pa.int32()),
     ("leader", pa.int32()),
+    ("leader_epoch", pa.int32()),
+    ("leader_recovery_state", pa.int32()),
+    ("partition_epoch", pa.int32()),
     ("replicas", _IDS),
+    ("adding_replicas", _IDS),
+    ("removing_replicas", _IDS),
     ("isr", _IDS),
     ("isr_with_epochs", _MEMBERS),
     ("proposer_id", pa.int32()),
@@ -77,6 +85,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("high_watermark", pa.int64()),
     ("applied", _APPLIED),
 )
+_ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
 
 SCHEMA = pa.schema(
@@ -114,8 +123,10 @@ def _partition(message: Any) -> Typed:
         "topic_id": message.topic_id.hex(),
         "partition_id": message.partition_id,
         "leader": message.leader,
-        "replicas": list(message.replicas),
-        "isr": list(message.isr),
+        "leader_epoch": message.leader_epoch,
+        "leader_recovery_state": message.leader_recovery_state,
+        "partition_epoch": message.partition_epoch,
+        **{name: list(getattr(message, name)) for name in _ID_LISTS},
     }
 
 
@@ -127,9 +138,10 @@ def _partition_change(message: Any) -> Typed:
         "proposer_epoch": message.proposer_epoch,
         "isr_with_epochs": [(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs],
     }
-    if message.HasField("leader"):
-        typed["leader"] = message.leader
-    return typed | {name: list(getattr(message, name).ids) for name in ("isr", "replicas") if message.HasField(name)}
+    for name in ("leader", "leader_recovery_state"):
+        if message.HasField(name):
+            typed[name] = getattr(message, name)
+    return typed | {name: list(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)}
 
 
 def _config(message: Any) -> Typed:

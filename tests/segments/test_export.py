@@ -21,6 +21,7 @@ from raftlog.segments.manifest import RAW, RECORDS, read_manifest
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,12 @@ def test_typed_columns(tmp_path: Path) -> None:
     set_at = history.alter_config("orders", "retention.ms", "5", principal="User:bob")
     deleted_at = history.alter_config("orders", "retention.ms", None)
     isr_at = history.alter_isr("orders", 0, [1, 2])
+    unclean = pb.PartitionChangeRecord(topic_id=topic_id, isr=pb.IdList(ids=[3]), leader=3, leader_recovery_state=1)
+    unclean_at = history.append(unclean)
+    moving = pb.PartitionChangeRecord(
+        topic_id=topic_id, adding_replicas=pb.IdList(ids=[2]), removing_replicas=pb.IdList()
+    )
+    moving_at = history.append(moving)
     history.progress()
     export(history, tmp_path)
     table = pq.read_table(tmp_path / RECORDS)
@@ -89,6 +96,16 @@ def test_typed_columns(tmp_path: Path) -> None:
     assert rows[deleted_at]["config_value"] is None
     assert (rows[isr_at]["topic_id"], rows[isr_at]["isr"], rows[isr_at]["leader"]) == (topic_id.hex(), [1, 2], None)
     assert [member["broker_id"] for member in rows[isr_at]["isr_with_epochs"]] == [1, 2]
+    created_at = set_at - 1
+    assert (rows[created_at]["leader_epoch"], rows[created_at]["partition_epoch"]) == (0, 0)
+    assert (rows[created_at]["leader_recovery_state"], rows[created_at]["adding_replicas"]) == (0, [])
+    assert (rows[isr_at]["leader_recovery_state"], rows[unclean_at]["leader_recovery_state"]) == (None, 1)
+    assert (rows[unclean_at]["leader"], rows[unclean_at]["leader_epoch"], rows[unclean_at]["replicas"]) == (
+        3,
+        None,
+        None,
+    )
+    assert (rows[moving_at]["adding_replicas"], rows[moving_at]["removing_replicas"]) == ([2], [])
     assert [entry["broker_id"] for entry in rows[-1]["applied"]] == [1, 2, 3]
     assert rows[-1]["high_watermark"] == history.end_offset - 1
     assert int(rows[5]["timestamp"].timestamp() * 1000) == rows[5]["timestamp_ms"]
