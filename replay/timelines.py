@@ -1,0 +1,185 @@
+"""Timelines: from when to when something was so. Columnar, from the records alone; no record is decoded.
+
+Each function takes the records of an export (:func:`replay.source.records`) and gives one row for each *interval* in which one
+thing's facts are constant. It begins at the offset of a record (``begins``, inclusive) and ends at the offset of the next record
+that changes it or takes it away (``ends``, exclusive; null: it still is so where the records end). ``begins_ms`` and ``ends_ms`` are
+the timestamps of these two records; ``epoch`` and ``principal`` are of the first.
+
+A record says only what it changes; the rest is carried on from the interval before, by the rules of :mod:`raftlog.metadata.fold`.
+So the records must begin where the history does, or else where an earlier timeline ended: given as ``before``, its open intervals
+(``ends`` null; others are passed over) come first in the new one, and end there if something ended them. So a history can be
+judged piece by piece: its open intervals are all that a later piece needs to know of an earlier one.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.records import RecordType
+
+BROKER_COLUMNS = (
+    "broker_id", "broker_epoch", "begins", "ends", "begins_ms", "ends_ms", "epoch", "fenced", "in_controlled_shutdown",
+    "rack", "reason", "registration",
+)  # fmt: skip
+TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
+PARTITION_COLUMNS = (
+    "topic_id", "topic_name", "partition_id", "begins", "ends", "begins_ms", "ends_ms", "epoch", "principal", "leader",
+    "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id", "proposer_epoch", "isr_with_epochs", "type",
+)  # fmt: skip
+CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
+
+
+def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
+
+    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image.
+    """
+    kinds = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
+    registered = _is(RecordType.REGISTER_BROKER)
+    events = _of(records, *kinds).select(
+        "broker_id",
+        "broker_epoch",
+        *_begin(),
+        "epoch",
+        "fenced",
+        "in_controlled_shutdown",
+        "rack",
+        sf.when(registered, sf.lit("registered")).otherwise(sf.col("reason")).alias("reason"),
+        registered.alias("registration"),
+        _is(RecordType.UNREGISTER_BROKER).alias("gone"),
+    )
+    of_broker = Window.partitionBy("broker_id").orderBy("begins")
+    # A registration says all of these, so nothing is carried on into it.
+    facts = {name: _carried(name, of_broker) for name in ("fenced", "in_controlled_shutdown", "rack")}
+    rows = _after(before, events).withColumns(facts | _end(of_broker))
+    return rows.where(~sf.col("gone")).select(*BROKER_COLUMNS)
+
+
+def topics(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Topics, from creation to removal: TOPIC_COLUMNS."""
+    gone = _is(RecordType.REMOVE_TOPIC).alias("gone")
+    events = _of(records, RecordType.TOPIC, RecordType.REMOVE_TOPIC).select("topic_id", "topic_name", *_begin(), gone)
+    of_topic = Window.partitionBy("topic_id").orderBy("begins")
+    rows = _after(before, events).withColumns(_end(of_topic))
+    return rows.where(~sf.col("gone")).select(*TOPIC_COLUMNS)
+
+
+def partitions(
+    records: DataFrame, before: DataFrame | None = None, *, topics_before: DataFrame | None = None
+) -> DataFrame:
+    """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
+
+    ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if it says none;
+    ``type`` is the record's. Both epochs begin at 0, as every controller begins them. ``topic_name`` is null for a topic that was
+    never created, which no fold accepts. With ``before`` goes ``topics_before``.
+    """
+    events = _with_topic(_after(before, _partition_events(records)), topics(records, topics_before))
+    of_partition = Window.partitionBy("topic_id", "created", "partition_id").orderBy("begins")
+    so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
+    facts = {name: _carried(name, of_partition) for name in ("leader", "replicas", "isr")}
+    base = {f"first_{name}": sf.first(name).over(so_far) for name in ("leader_epoch", "partition_epoch")}
+    step = {
+        "changes": sf.row_number().over(of_partition) - 1,
+        "named": sf.col("leader").isNotNull(),
+        "replicas_before": sf.last("replicas", ignorenulls=True).over(earlier),
+    }
+    rows = events.withColumns(facts | base | step | _end(of_partition))
+    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
+    grown = (sf.col("changes") > 0) & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
+    counted = {
+        "leader_epoch": (sf.col("first_leader_epoch") + sf.count_if(grown).over(so_far)).cast("int"),
+        "partition_epoch": (sf.col("first_partition_epoch") + sf.col("changes")).cast("int"),
+        # What is left of a partition goes with its topic.
+        "ends": sf.coalesce("ends", "removed"),
+        "ends_ms": sf.coalesce("ends_ms", "removed_ms"),
+    }
+    return rows.withColumns(counted).select(*PARTITION_COLUMNS)
+
+
+def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Controllers: CONTROLLER_COLUMNS; the reign of one ends where the next one's begins.
+
+    ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` nobody wrote.
+    """
+    events = _of(records, RecordType.LEADER_CHANGE).select("epoch", "leader_id", *_begin())
+    last = records.select("epoch", sf.col("timestamp_ms").alias("last_ms"))
+    if before is not None:
+        last = last.unionByName(before.where(sf.col("ends").isNull()).select("epoch", "last_ms"))
+    last = last.groupBy("epoch").agg(sf.max("last_ms").alias("last_ms"))
+    # One row an election: few enough for one task.
+    rows = _after(before, events).withColumns(_end(Window.orderBy("begins")))
+    return rows.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
+
+
+def _partition_events(records: DataFrame) -> DataFrame:
+    """What each record says of its partition; null: nothing. A created one begins to count its epochs."""
+    epoch = sf.when(_is(RecordType.PARTITION), sf.lit(0))
+    return _of(records, RecordType.PARTITION, RecordType.PARTITION_CHANGE).select(
+        "topic_id",
+        "partition_id",
+        *_begin(),
+        "epoch",
+        "principal",
+        "leader",
+        epoch.alias("leader_epoch"),
+        epoch.alias("partition_epoch"),
+        "replicas",
+        "isr",
+        "proposer_id",
+        "proposer_epoch",
+        sf.when(sf.size("isr_with_epochs") > 0, sf.col("isr_with_epochs")).alias("isr_with_epochs"),
+        "type",
+    )
+
+
+def _with_topic(events: DataFrame, lives: DataFrame) -> DataFrame:
+    """The events with the name of their topic, and from when to when it was there.
+
+    An id is one topic's for ever, so there is one partner. (The fold would let it return after a removal.)
+    """
+    named = lives.select(
+        sf.col("topic_id").alias("named_id"),
+        "topic_name",
+        sf.col("begins").alias("created"),
+        sf.col("ends").alias("removed"),
+        sf.col("ends_ms").alias("removed_ms"),
+    )
+    during = (sf.col("begins") >= sf.col("created")) & (
+        sf.col("removed").isNull() | (sf.col("begins") < sf.col("removed"))
+    )
+    return events.join(named, (sf.col("topic_id") == sf.col("named_id")) & during, "left")
+
+
+def _of(records: DataFrame, *types: RecordType) -> DataFrame:
+    return records.where(sf.col("type").isin(*(int(each) for each in types)))
+
+
+def _is(type_: RecordType) -> Column:
+    return sf.col("type") == int(type_)
+
+
+def _begin() -> tuple[Column, Column]:
+    return sf.col("offset").alias("begins"), sf.col("timestamp_ms").alias("begins_ms")
+
+
+def _end(of_one: WindowSpec) -> dict[str, Column]:
+    return {"ends": sf.lead("begins").over(of_one), "ends_ms": sf.lead("begins_ms").over(of_one)}
+
+
+def _carried(name: str, of_one: WindowSpec) -> Column:
+    """The last word on it."""
+    return sf.last(name, ignorenulls=True).over(of_one.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+
+
+def _lost(before: Column, after: Column) -> Column:
+    return sf.coalesce(sf.size(sf.array_except(before, after)) > 0, sf.lit(False))
+
+
+def _after(before: DataFrame | None, events: DataFrame) -> DataFrame:
+    """The events, behind the intervals that were open before them."""
+    if before is None:
+        return events
+    still = before.where(sf.col("ends").isNull()).withColumn("gone", sf.lit(False))
+    return still.select(*events.columns).unionByName(events)

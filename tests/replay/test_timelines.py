@@ -1,0 +1,208 @@
+"""Timelines say what the fold says, from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from log_history import LogHistory
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType, parse
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay import timelines
+from replay.request import JobRequest
+from replay.source import open_export, records
+
+Rows = list[dict[str, Any]]
+
+
+class Eventful(LogHistory):
+    """Also with what only operators and accidents do."""
+
+    def _step(self, dice: float) -> None:
+        if dice < 0.25 or not self.topics:
+            super()._step(self.rng.random())
+            return
+        rng = self.rng
+        name = rng.choice(list(self.topics))
+        index = rng.randrange(self.draft.topics[self.topics[name]].partition_count)
+        old = self.draft.partitions[self.topics[name], index]
+        if dice < 0.35:
+            self.change(old, leader=old.leader)
+        elif dice < 0.45:
+            self.change(old, leader=-1, isr=[])
+            self.change(old, leader=old.leader, isr=[old.leader])
+        elif dice < 0.65:
+            replicas = sorted({old.leader, *rng.sample(range(1, self.brokers + 1), 2)})
+            self.change(old, replicas=replicas, isr=[old.leader])
+        elif dice < 0.75:
+            self.begin_shutdown(rng.randrange(1, self.brokers + 1))
+        elif dice < 0.85:
+            self.replace_broker(rng.randrange(1, self.brokers + 1))
+        elif dice < 0.88:
+            self.revive(name)
+        elif dice < 0.91:
+            self.elect(rng.randrange(1, 4))
+        else:
+            self.alter_isr(name, index, [old.leader])
+
+    def change(self, old: Any, *, leader: int | None = None, **lists: list[int]) -> None:
+        ids = {field: pb.IdList(ids=value) for field, value in lists.items()}
+        self.append(
+            pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=leader, **ids),
+            principal="User:admin",
+        )
+
+    def begin_shutdown(self, broker_id: int) -> None:
+        epoch = self.draft.brokers[broker_id].epoch
+        self.append(
+            pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=True)
+        )
+
+    def replace_broker(self, broker_id: int) -> None:
+        self.append(
+            pb.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=self.draft.brokers[broker_id].epoch),
+            pb.NoOpRecord(),
+        )
+        self.append(pb.NoOpRecord())
+        self.register(broker_id)
+        self.set_fenced(broker_id, fenced=False)
+
+    def revive(self, name: str) -> None:
+        """No controller would: the id of a topic that was removed comes back. The fold allows it."""
+        topic_id = self.topics[name]
+        self.delete_topic(name)
+        replicas = self.active()[:2]
+        created = pb.PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas, leader=replicas[0])
+        self.append(pb.TopicRecord(name=name, topic_id=topic_id), created)
+        self.topics[name] = topic_id
+
+
+class Folded:
+    """Timelines as the fold has them: one record after the other, and a look at the image."""
+
+    def __init__(self, log: LogHistory) -> None:
+        self.brokers: Rows = []
+        self.topics: Rows = []
+        self.partitions: Rows = []
+        self.controllers: Rows = []
+        self._open: dict[Any, dict[str, Any]] = {}
+        self._draft = ImageBuilder(Image())
+        for data in log.batches:
+            for header in batch.headers(data):
+                for index, record in enumerate(batch.records(data, header)):
+                    offset, message = header.base_offset + index, parse(record)
+                    apply(self._draft, record.type, message, offset, header.epoch)
+                    self._look(RecordType(record.type), message, offset, header)
+
+    def _look(self, type_: RecordType, message: Any, offset: int, header: batch.BatchHeader) -> None:
+        begin = {"begins": offset, "begins_ms": header.timestamp_ms, "ends": None, "ends_ms": None}
+        if "BROKER" in type_.name:
+            self._end(message.broker_id, offset, header)
+            self._begin_broker(type_, message, begin | {"epoch": header.epoch})
+        elif type_ in (RecordType.TOPIC, RecordType.REMOVE_TOPIC):
+            topic_id = message.topic_id.hex()
+            for key in [key for key in self._open if isinstance(key, tuple) and key[0] == topic_id]:
+                self._end(key, offset, header)
+            if type_ == RecordType.TOPIC:
+                self._begin((topic_id, None), self.topics, begin | {"topic_id": topic_id, "topic_name": message.name})
+        elif "PARTITION" in type_.name:
+            self._end((message.topic_id.hex(), message.partition_id), offset, header)
+            facts = {"epoch": header.epoch, "principal": header.principal, "type": int(type_)}
+            self._begin_partition(type_, message, begin | facts)
+        elif type_ == RecordType.LEADER_CHANGE:
+            self._end("controller", offset, header)
+            facts = {"epoch": header.epoch, "leader_id": message.leader_id}
+            self._begin("controller", self.controllers, begin | facts)
+        self._open["controller"]["last_ms"] = header.timestamp_ms
+
+    def _begin(self, key: Any, rows: Rows, row: dict[str, Any]) -> None:
+        rows.append(row)
+        self._open[key] = row
+
+    def _end(self, key: Any, offset: int, header: batch.BatchHeader) -> None:
+        if key in self._open:
+            self._open.pop(key).update(ends=offset, ends_ms=header.timestamp_ms)
+
+    def _begin_broker(self, type_: RecordType, message: Any, row: dict[str, Any]) -> None:
+        broker = self._draft.brokers.get(message.broker_id)
+        if broker is None:
+            return
+        facts = {name: getattr(broker, name) for name in ("fenced", "in_controlled_shutdown", "rack", "reason")}
+        facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch}
+        self._begin(broker.id, self.brokers, row | facts | {"registration": type_ == RecordType.REGISTER_BROKER})
+
+    def _begin_partition(self, type_: RecordType, message: Any, row: dict[str, Any]) -> None:
+        partition = self._draft.partitions[message.topic_id, message.partition_id]
+        facts: dict[str, Any] = {
+            "topic_id": message.topic_id.hex(),
+            "topic_name": self._draft.topics[message.topic_id].name,
+            "partition_id": message.partition_id,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "proposer_id": None,
+            "proposer_epoch": None,
+            "isr_with_epochs": None,
+        }
+        facts |= {name: getattr(partition, name) for name in ("leader", "leader_epoch", "partition_epoch")}
+        if type_ == RecordType.PARTITION_CHANGE:
+            facts |= {"proposer_id": message.proposer_id, "proposer_epoch": message.proposer_epoch}
+            named = [(member.broker_id, member.broker_epoch) for member in message.isr_with_epochs]
+            facts["isr_with_epochs"] = named or None
+        self._begin((facts["topic_id"], facts["partition_id"]), self.partitions, row | facts)
+
+
+NAMES = ("brokers", "topics", "partitions", "controllers")
+
+
+@pytest.fixture(scope="module")
+def log() -> LogHistory:
+    return Eventful(61, brokers=4).run(900)
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession, log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    directory = tmp_path_factory.mktemp("eventful")
+    export(log, directory)
+    return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
+
+
+def found(timeline: DataFrame) -> Rows:
+    plain = [row.asDict() for row in timeline.collect()]
+    for row in plain:
+        if row.get("isr_with_epochs") is not None:
+            row["isr_with_epochs"] = [tuple(member) for member in row["isr_with_epochs"]]
+    return in_order(plain)
+
+
+def in_order(plain: Rows) -> Rows:
+    # A batch may name one partition twice, never one offset.
+    return sorted(plain, key=lambda row: row["begins"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, name: str) -> None:
+    expected = getattr(Folded(log), name)
+    timeline: Callable[..., DataFrame] = getattr(timelines, name)
+    columns = getattr(timelines, f"{name[:-1].upper()}_COLUMNS")
+    assert tuple(timeline(rows).columns) == columns
+    assert {row["ends"] is None for row in expected} == {True, False}
+    assert found(timeline(rows)) == in_order(expected)
+
+
+def test_a_history_in_pieces_gives_the_same(rows: DataFrame, log: LogHistory) -> None:
+    cut = log.end_offset // 2
+    first, second = rows.where(sf.col("offset") < cut), rows.where(sf.col("offset") >= cut)
+    for name in NAMES:
+        timeline: Callable[..., DataFrame] = getattr(timelines, name)
+        begun = timeline(first)
+        extra = {"topics_before": timelines.topics(first)} if name == "partitions" else {}
+        known = [row for row in found(begun) if row["ends"] is not None]
+        assert in_order(known + found(timeline(second, begun, **extra))) == in_order(getattr(Folded(log), name))
