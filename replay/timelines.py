@@ -26,8 +26,10 @@ TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_
 PARTITION_COLUMNS = (
     "topic_id", "topic_name", "partition_id", "begins", "ends", "begins_ms", "ends_ms", "epoch", "principal", "leader",
     "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id", "proposer_epoch", "isr_with_epochs", "type",
+    "leader_recovery_state", "adding_replicas", "removing_replicas",
 )  # fmt: skip
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
+_CARRIED = ("leader", "leader_recovery_state", "replicas", "adding_replicas", "removing_replicas", "isr")
 
 
 def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
@@ -71,14 +73,15 @@ def partitions(
     """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
 
     ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if it says none;
-    ``type`` is the record's. Both epochs begin at 0, as every controller begins them. ``topic_name`` is null for a topic that was
-    never created, which no fold accepts. With ``before`` goes ``topics_before``.
+    ``type`` is the record's. ``topic_name`` is null for a topic that was never created, which no fold accepts. In exports from
+    before there were columns for them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
+    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``.
     """
     events = _with_topic(_after(before, _partition_events(records)), topics(records, topics_before))
     of_partition = Window.partitionBy("topic_id", "created", "partition_id").orderBy("begins")
     so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
-    facts = {name: _carried(name, of_partition) for name in ("leader", "replicas", "isr")}
+    facts = {name: _carried(name, of_partition) for name in _CARRIED}
     base = {f"first_{name}": sf.first(name).over(so_far) for name in ("leader_epoch", "partition_epoch")}
     step = {
         "changes": sf.row_number().over(of_partition) - 1,
@@ -115,18 +118,18 @@ def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFram
 
 def _partition_events(records: DataFrame) -> DataFrame:
     """What each record says of its partition; null: nothing. A created one begins to count its epochs."""
-    epoch = sf.when(_is(RecordType.PARTITION), sf.lit(0))
+    created = _is(RecordType.PARTITION)
+    epochs = [
+        sf.when(created, sf.coalesce(name, sf.lit(0))).alias(name) for name in ("leader_epoch", "partition_epoch")
+    ]
     return _of(records, RecordType.PARTITION, RecordType.PARTITION_CHANGE).select(
         "topic_id",
         "partition_id",
         *_begin(),
         "epoch",
         "principal",
-        "leader",
-        epoch.alias("leader_epoch"),
-        epoch.alias("partition_epoch"),
-        "replicas",
-        "isr",
+        *_CARRIED,
+        *epochs,
         "proposer_id",
         "proposer_epoch",
         sf.when(sf.size("isr_with_epochs") > 0, sf.col("isr_with_epochs")).alias("isr_with_epochs"),

@@ -38,10 +38,11 @@ class Eventful(LogHistory):
             self.change(old, leader=old.leader)
         elif dice < 0.45:
             self.change(old, leader=-1, isr=[])
-            self.change(old, leader=old.leader, isr=[old.leader])
+            self.change(old, leader=old.leader, isr=[old.leader], leader_recovery_state=1)
+            self.change(old, leader_recovery_state=0, removing_replicas=[old.leader])
         elif dice < 0.65:
             replicas = sorted({old.leader, *rng.sample(range(1, self.brokers + 1), 2)})
-            self.change(old, replicas=replicas, isr=[old.leader])
+            self.change(old, replicas=replicas, isr=[old.leader], adding_replicas=replicas[:1], removing_replicas=[])
         elif dice < 0.75:
             self.begin_shutdown(rng.randrange(1, self.brokers + 1))
         elif dice < 0.85:
@@ -53,12 +54,10 @@ class Eventful(LogHistory):
         else:
             self.alter_isr(name, index, [old.leader])
 
-    def change(self, old: Any, *, leader: int | None = None, **lists: list[int]) -> None:
-        ids = {field: pb.IdList(ids=value) for field, value in lists.items()}
-        self.append(
-            pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=leader, **ids),
-            principal="User:admin",
-        )
+    def change(self, old: Any, **named: Any) -> None:
+        values = {field: pb.IdList(ids=value) if isinstance(value, list) else value for field, value in named.items()}
+        change = pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, **values)
+        self.append(change, principal="User:admin")
 
     def begin_shutdown(self, broker_id: int) -> None:
         epoch = self.draft.brokers[broker_id].epoch
@@ -80,7 +79,9 @@ class Eventful(LogHistory):
         topic_id = self.topics[name]
         self.delete_topic(name)
         replicas = self.active()[:2]
-        created = pb.PartitionRecord(topic_id=topic_id, replicas=replicas, isr=replicas, leader=replicas[0])
+        created = pb.PartitionRecord(
+            topic_id=topic_id, replicas=replicas, isr=replicas, leader=replicas[0], leader_epoch=7, partition_epoch=70
+        )
         self.append(pb.TopicRecord(name=name, topic_id=topic_id), created)
         self.topics[name] = topic_id
 
@@ -147,11 +148,14 @@ class Folded:
             "partition_id": message.partition_id,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
+            "adding_replicas": list(partition.adding_replicas),
+            "removing_replicas": list(partition.removing_replicas),
             "proposer_id": None,
             "proposer_epoch": None,
             "isr_with_epochs": None,
         }
-        facts |= {name: getattr(partition, name) for name in ("leader", "leader_epoch", "partition_epoch")}
+        for name in ("leader", "leader_epoch", "partition_epoch", "leader_recovery_state"):
+            facts[name] = getattr(partition, name)
         if type_ == RecordType.PARTITION_CHANGE:
             facts |= {"proposer_id": message.proposer_id, "proposer_epoch": message.proposer_epoch}
             named = [(member.broker_id, member.broker_epoch) for member in message.isr_with_epochs]
