@@ -20,26 +20,29 @@ from raftlog.metadata.records import RecordType
 
 BROKER_COLUMNS = (
     "broker_id", "broker_epoch", "begins", "ends", "begins_ms", "ends_ms", "epoch", "fenced", "in_controlled_shutdown",
-    "rack", "reason", "registration",
+    "rack", "reason", "registration", "incarnation_id", "principal", "batch_base_offset", "batch_last_offset",
 )  # fmt: skip
 TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
 PARTITION_COLUMNS = (
     "topic_id", "topic_name", "partition_id", "begins", "ends", "begins_ms", "ends_ms", "epoch", "principal", "leader",
     "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id", "proposer_epoch", "isr_with_epochs", "type",
-    "leader_recovery_state", "adding_replicas", "removing_replicas",
+    "leader_recovery_state", "adding_replicas", "removing_replicas", "batch_last_offset",
 )  # fmt: skip
+BROKER_TYPES = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
+"""The records that :func:`brokers` looks at."""
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
+_BROKER_CARRIED = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id")
 _CARRIED = ("leader", "leader_recovery_state", "replicas", "adding_replicas", "removing_replicas", "isr")
 
 
 def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
-    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image.
+    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image. The batch
+    is that of the record that begins it, inclusive.
     """
-    kinds = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
     registered = _is(RecordType.REGISTER_BROKER)
-    events = _of(records, *kinds).select(
+    events = _of(records, *BROKER_TYPES).select(
         "broker_id",
         "broker_epoch",
         *_begin(),
@@ -49,11 +52,15 @@ def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
         "rack",
         sf.when(registered, sf.lit("registered")).otherwise(sf.col("reason")).alias("reason"),
         registered.alias("registration"),
+        "incarnation_id",
+        "principal",
+        "batch_base_offset",
+        "batch_last_offset",
         _is(RecordType.UNREGISTER_BROKER).alias("gone"),
     )
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     # A registration says all of these, so nothing is carried on into it.
-    facts = {name: _carried(name, of_broker) for name in ("fenced", "in_controlled_shutdown", "rack")}
+    facts = {name: _carried(name, of_broker) for name in _BROKER_CARRIED}
     rows = _after(before, events).withColumns(facts | _end(of_broker))
     return rows.where(~sf.col("gone")).select(*BROKER_COLUMNS)
 
@@ -82,18 +89,18 @@ def partitions(
     so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
     facts = {name: _carried(name, of_partition) for name in _CARRIED}
-    base = {f"first_{name}": sf.first(name).over(so_far) for name in ("leader_epoch", "partition_epoch")}
     step = {
-        "changes": sf.row_number().over(of_partition) - 1,
+        "changes": sf.row_number().over(of_partition),
         "named": sf.col("leader").isNotNull(),
         "replicas_before": sf.last("replicas", ignorenulls=True).over(earlier),
     }
-    rows = events.withColumns(facts | base | step | _end(of_partition))
+    rows = events.withColumns(facts | step | _end(of_partition))
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
-    grown = (sf.col("changes") > 0) & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
+    grown = ~_begun() & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
+    rows = rows.withColumn("leaderships", sf.count_if(grown).over(so_far))
     counted = {
-        "leader_epoch": (sf.col("first_leader_epoch") + sf.count_if(grown).over(so_far)).cast("int"),
-        "partition_epoch": (sf.col("first_partition_epoch") + sf.col("changes")).cast("int"),
+        "leader_epoch": _counted("leader_epoch", "leaderships", so_far),
+        "partition_epoch": _counted("partition_epoch", "changes", so_far),
         # What is left of a partition goes with its topic.
         "ends": sf.coalesce("ends", "removed"),
         "ends_ms": sf.coalesce("ends_ms", "removed_ms"),
@@ -134,7 +141,21 @@ def _partition_events(records: DataFrame) -> DataFrame:
         "proposer_epoch",
         sf.when(sf.size("isr_with_epochs") > 0, sf.col("isr_with_epochs")).alias("isr_with_epochs"),
         "type",
+        "batch_last_offset",
     )
+
+
+def _begun() -> Column:
+    """Whether the row says itself what the epochs are: a partition's first, or the last of an earlier piece."""
+    return sf.col("partition_epoch").isNotNull()
+
+
+def _counted(epoch: str, steps: str, so_far: WindowSpec) -> Column:
+    """What the last row that says it says, and one for each step since."""
+    stood, counted = (
+        sf.last(sf.when(_begun(), sf.col(name)), ignorenulls=True).over(so_far) for name in (epoch, steps)
+    )
+    return (stood + sf.col(steps) - counted).cast("int")
 
 
 def _with_topic(events: DataFrame, lives: DataFrame) -> DataFrame:

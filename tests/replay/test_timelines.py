@@ -107,7 +107,9 @@ class Folded:
         begin = {"begins": offset, "begins_ms": header.timestamp_ms, "ends": None, "ends_ms": None}
         if "BROKER" in type_.name:
             self._end(message.broker_id, offset, header)
-            self._begin_broker(type_, message, begin | {"epoch": header.epoch})
+            of_batch = {"batch_base_offset": header.base_offset, "batch_last_offset": header.last_offset}
+            facts = {"epoch": header.epoch, "principal": header.principal}
+            self._begin_broker(type_, message, begin | facts | of_batch)
         elif type_ in (RecordType.TOPIC, RecordType.REMOVE_TOPIC):
             topic_id = message.topic_id.hex()
             for key in [key for key in self._open if isinstance(key, tuple) and key[0] == topic_id]:
@@ -117,7 +119,7 @@ class Folded:
         elif "PARTITION" in type_.name:
             self._end((message.topic_id.hex(), message.partition_id), offset, header)
             facts = {"epoch": header.epoch, "principal": header.principal, "type": int(type_)}
-            self._begin_partition(type_, message, begin | facts)
+            self._begin_partition(type_, message, begin | facts | {"batch_last_offset": header.last_offset})
         elif type_ == RecordType.LEADER_CHANGE:
             self._end("controller", offset, header)
             facts = {"epoch": header.epoch, "leader_id": message.leader_id}
@@ -137,7 +139,7 @@ class Folded:
         if broker is None:
             return
         facts = {name: getattr(broker, name) for name in ("fenced", "in_controlled_shutdown", "rack", "reason")}
-        facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch}
+        facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch, "incarnation_id": broker.incarnation_id}
         self._begin(broker.id, self.brokers, row | facts | {"registration": type_ == RecordType.REGISTER_BROKER})
 
     def _begin_partition(self, type_: RecordType, message: Any, row: dict[str, Any]) -> None:
