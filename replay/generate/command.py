@@ -1,0 +1,102 @@
+"""``raftlog replay generate``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from raftlog.errors import RaftlogError
+from replay.errors import EXIT_INPUT
+from replay.generate.history import GeneratedHistory
+from replay.generate.profile import SKEWS, Profile
+from replay.generate.write import write_export
+
+
+def add_generate(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("generate")(_generate)
+
+
+def _generate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory.")],
+    records: Annotated[int, typer.Option(min=1, help="How many, or a few more: the last batch is whole.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(help="The same seed and options give the same bytes.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=1000, help="How many brokers.")] = 12,
+    racks: Annotated[int, typer.Option(min=1, help="Over which the brokers are spread.")] = 3,
+    topics: Annotated[int, typer.Option(min=1, help="Topics that stay; others come and go.")] = 250,
+    partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Of a topic, on average.")] = 8,
+    skew: Annotated[
+        str,
+        typer.Option(
+            help=f"One of {', '.join(SKEWS)}: half of the incidents on one broker, or half the partitions in one topic."
+        ),
+    ] = "none",
+    incidents: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what happened, and when, as JSON.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")] = False,
+) -> None:
+    r"""Make up the history of a cluster, of any size, and write it as an export: to try the jobs on, and to measure them.
+
+    \b
+    Examples:
+      raftlog replay generate made-up --records 1000000
+      raftlog replay generate made-up-large --records 10000000 --brokers 30 --seed 7 --incidents incidents.json
+    """
+    if skew not in SKEWS:
+        raise typer.BadParameter(f"--skew {skew} is none of {', '.join(SKEWS)}")
+    profile = Profile(seed=seed, brokers=brokers, racks=racks, topics=topics, partitions=partitions, skew=skew)
+    began = time.monotonic()
+    try:
+        with _bar(records) as progress:
+            history, manifest = write_export(directory, profile, records, progress)
+        if incidents is not None:
+            incidents.write_bytes(msgspec.json.format(msgspec.json.encode(history.incidents), indent=1))
+    except (RaftlogError, OSError) as error:
+        print(f"raftlog replay: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_INPUT) from error
+    seconds = time.monotonic() - began
+    sizes = {kind: sum(each.bytes for each in manifest.of_kind(kind)) for kind in ("raw", "records")}
+    if as_json:
+        document = msgspec.to_builtins(history)
+        counted: dict[str, Any] = {"incidents": history.count_incidents(), "bytes": sizes, "seconds": round(seconds, 2)}
+        print(msgspec.json.format(msgspec.json.encode(document | counted), indent=2).decode())
+    else:
+        _show(directory, history, sizes, seconds)
+
+
+@contextmanager
+def _bar(records: int) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("generating", total=records)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show(directory: Path, history: GeneratedHistory, sizes: dict[str, int], seconds: float) -> None:
+    table = Table(show_header=False)
+    table.add_row("export", str(directory))
+    table.add_row("records", f"{history.records:,} of {history.days:.1f} days, in {seconds:.1f} s")
+    each = {kind: size / history.records for kind, size in sizes.items()}
+    table.add_row("bytes a record", f"{each['raw']:.1f} as in the log, {each['records']:.1f} as Parquet")
+    table.add_row(
+        "at the end",
+        f"{history.brokers} brokers, {history.topics} topics, {history.partitions} partitions, epoch {history.epochs}",
+    )
+    table.add_row(f"state hash at {history.records - 1}", history.state_hash)
+    for kind, count in history.count_incidents().items():
+        table.add_row(kind, str(count))
+    Console().print(table)

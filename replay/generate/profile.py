@@ -1,0 +1,74 @@
+"""What a made-up cluster is like, and how often what happens to it."""
+
+from __future__ import annotations
+
+import msgspec
+
+DAY_MS = 86_400_000
+SKEWS = ("none", "broker", "topic")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """One cluster. ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
+
+    ``skew``: ``broker``, one broker is in half of all incidents; ``topic``, one topic has half of all partitions.
+    """
+
+    seed: int = 1
+    brokers: int = 12
+    racks: int = 3
+    topics: int = 250
+    partitions: int = 8
+    replication_factor: int = 3
+    controllers: int = 3
+    begin_ms: int = 1_767_225_600_000
+    skew: str = "none"
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a day, on average. What people do happens by day, what breaks at any hour."""
+
+    rolling_restarts: float = 0.7
+    crashes: float = 2.0
+    rack_outages: float = 0.05
+    slow_disks: float = 6.0
+    stalls: float = 10.0
+    failovers: float = 3.0
+    hand_overs: float = 1.0
+    reassignments: float = 1.0
+    deployments: float = 200.0
+    alterations: float = 600.0
+    temporary_topics: float = 120.0
+    clients: float = 60.0
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was made to happen, so that a job's answer can be held against it.
+
+    The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the first.
+    """
+
+    kind: str
+    begins_ms: int
+    ends_ms: int
+    first_offset: int
+    last_offset: int
+    brokers: tuple[int, ...] = ()
+
+
+TOPIC_CONFIGS: dict[str, tuple[str | None, ...]] = {
+    "retention.ms": ("3600000", "86400000", "259200000", "604800000", None),
+    "retention.bytes": ("1073741824", "10737418240", "-1", None),
+    "segment.bytes": ("104857600", "536870912", "1073741824", None),
+    "max.message.bytes": ("1048588", "5242880", "10485760", None),
+    "compression.type": ("zstd", "lz4", "producer", None),
+    "cleanup.policy": ("delete", "compact", "delete,compact", None),
+    "min.compaction.lag.ms": ("0", "60000", "3600000", None),
+}
+"""What is altered, and to what; None: back to the default."""
+BROKER_CONFIGS: dict[str, tuple[str | None, ...]] = {
+    "log.cleaner.threads": ("1", "2", "4", None),
+    "num.io.threads": ("8", "16", "32", None),
+    "leader.replication.throttled.rate": ("10000000", "50000000", None),
+}
+PRINCIPALS = ("User:platform", "User:deployer", "User:alice", "User:bob", "User:streams-orders", "User:streams-billing")

@@ -1,0 +1,100 @@
+"""What brokers have applied, and the progress records that the controller writes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.progress import ProgressPolicy
+from raftlog.metadata.records import Record, record
+from replay.generate.log import GeneratedLog
+
+INTERVAL_MS = 1_000
+"""Between two progress records."""
+APPLIED_AFTER_MS = 4
+"""After its commit a record is on all brokers that do not stall."""
+_STRAGGLERS = 0.05
+_STRAGGLES_RECORDS = 5
+
+Applied = tuple[int, int, int]
+"""Broker id, broker epoch, applied offset (inclusive)."""
+
+
+class Observation:
+    """LAO as a controller knows it; when to write it is decided by the controller's policy, which counts in ms here."""
+
+    def __init__(self, log: GeneratedLog, broker_ids: Sequence[int]) -> None:
+        self._log, self._broker_ids = log, broker_ids
+        self._policy = ProgressPolicy(INTERVAL_MS)
+        self._known_from_ms = 0
+        self._lowest = -1
+        self._stalled: dict[int, int] = {}
+        self._told: dict[tuple[int, int], int] = {}
+        """(broker id, broker epoch) -> what it had applied when a progress record last named it."""
+        log.listeners.append(self._proposed)
+
+    def _proposed(self, records: Sequence[Record], base_offset: int) -> None:
+        self._policy.observe_proposed(records, base_offset)
+
+    def new_epoch(self, known_from_ms: int) -> None:
+        """A new controller: it knows nothing until every broker has reported to it."""
+        self._policy = ProgressPolicy(INTERVAL_MS)
+        self._known_from_ms = known_from_ms
+
+    def stall(self, broker_id: int) -> None:
+        """From now on the broker applies nothing."""
+        self._stalled[broker_id] = self._log.end_offset - 1
+
+    def resume(self, broker_id: int) -> None:
+        """The broker has caught up."""
+        self._stalled.pop(broker_id, None)
+
+    def advance(self, until_ms: int) -> None:
+        """Write the progress records that are due before ``until_ms``."""
+        while True:
+            applied = self._applied()
+            lowest = self._lowest_of(applied)
+            due = self._policy.next_due(lowest)
+            if due is None:
+                return
+            at_ms = max(int(due), self._log.timestamp_ms + APPLIED_AFTER_MS, self._known_from_ms)
+            if at_ms >= until_ms:
+                return
+            straggling = self._straggling(applied)
+            behind = self._lowest_of(straggling)
+            if self._policy.next_due(behind) is not None:
+                applied, lowest = straggling, behind
+            self._write(lowest, applied, at_ms)
+
+    def _applied(self) -> list[Applied]:
+        """Of every unfenced broker."""
+        newest, stalled = self._log.end_offset - 1, self._stalled
+        found = map(self._log.draft.brokers.get, self._broker_ids)
+        return [
+            (broker.id, broker.epoch, stalled.get(broker.id, newest))
+            for broker in found
+            if broker is not None and not broker.fenced
+        ]
+
+    def _lowest_of(self, applied: list[Applied]) -> int:
+        """LAO: never back, and where it was while nobody counts."""
+        return max(self._lowest, min((offset for _, _, offset in applied), default=-1))
+
+    def _straggling(self, applied: list[Applied]) -> list[Applied]:
+        """Some brokers are a few records behind, though not behind LAO or themselves."""
+        rng, told = self._log.rng, self._told
+        behind = []
+        for broker_id, epoch, offset in applied:
+            if rng.random() < _STRAGGLERS:
+                least = max(self._lowest, told.get((broker_id, epoch), epoch))
+                behind.append((broker_id, epoch, max(min(offset, least), offset - rng.randrange(_STRAGGLES_RECORDS))))
+            else:
+                behind.append((broker_id, epoch, offset))
+        return behind
+
+    def _write(self, lowest: int, applied: list[Applied], at_ms: int) -> None:
+        message = self._policy.decide(lowest, self._log.end_offset, applied, at_ms)
+        assert message is not None
+        self._lowest = lowest
+        self._told = {(broker_id, epoch): offset for broker_id, epoch, offset in applied}
+        self._log.append([record(message)], at_ms)
+        self._policy.proposed(message, at_ms)

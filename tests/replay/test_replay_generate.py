@@ -1,0 +1,194 @@
+"""Made-up histories: valid, repeatable, and of the incidents that they say they have."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import Replay
+from typer.testing import CliRunner
+
+from raftlog import batch
+from raftlog.metadata.entities import HASH_MASK, format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType, parse
+from raftlog.segments.verify import verify_export
+from replay.cli import app
+from replay.errors import EXIT_INPUT, ReplayError
+from replay.generate.history import GeneratedHistory, generate
+from replay.generate.profile import Profile, Rates
+from replay.generate.write import write_export
+
+SMALL = Profile(seed=3, brokers=6, topics=12, partitions=4)
+EVENTFUL = Rates(rolling_restarts=8, crashes=8, rack_outages=6, slow_disks=24, stalls=40, failovers=12, hand_overs=8)
+RECORDS = 20_000
+
+
+def made(profile: Profile = SMALL, records: int = RECORDS) -> tuple[GeneratedHistory, bytes]:
+    chunks: list[bytes] = []
+    history = generate(profile, records, chunks.append, rates=EVENTFUL)
+    return history, b"".join(chunks)
+
+
+@pytest.fixture(scope="module")
+def history() -> tuple[GeneratedHistory, bytes]:
+    return made()
+
+
+def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
+    """(offset, header, type, message)."""
+    for header in batch.headers(log, expect_offset=0):
+        for index, data in enumerate(batch.records(log, header)):
+            yield header.base_offset + index, header, data.type, parse(data)
+
+
+def test_a_history_folds_to_the_state_that_it_says(history: tuple[GeneratedHistory, bytes]) -> None:
+    said, log = history
+    image = ImageBuilder(Image())
+    image.apply_chunk(log, verify=True)
+    assert (image.offset + 1, image.epoch, image.timestamp_ms) == (said.records, said.epochs, said.last_ms)
+    assert format_hash(image.state_hash & HASH_MASK) == said.state_hash
+    assert (len(image.brokers), len(image.topics)) == (6, said.topics)
+    assert RECORDS <= said.records < RECORDS + 500
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(history: tuple[GeneratedHistory, bytes]) -> None:
+    again, log = made(records=3000)
+    assert history[1].startswith(log)
+    assert made(records=3000) == (again, log)
+    assert made(msgspec.structs.replace(SMALL, seed=4), 3000)[1] != log
+
+
+def test_everything_that_can_happen_happens(history: tuple[GeneratedHistory, bytes]) -> None:
+    said, log = history
+    assert said.count_incidents().keys() == {
+        "broker crash", "controller failover", "controller hand-over", "rack outage", "rolling restart", "slow disk",
+        "stalled broker", "stalled broker, fenced",
+    }  # fmt: skip
+    never = {RecordType.UNREGISTER_BROKER, RecordType.NO_OP, RecordType.VOTERS, RecordType.RECOVERY}
+    in_logs = {each for each in RecordType if not each.name.startswith("SNAPSHOT")}
+    assert {type_ for _, _, type_, _ in rows(log)} >= in_logs - never
+    assert all(each.begins_ms <= each.ends_ms <= said.last_ms + 1 for each in said.incidents)
+    assert all(0 <= each.first_offset <= each.last_offset + 1 <= said.records for each in said.incidents)
+
+
+def test_a_crash_is_in_the_log_as_a_session_that_times_out_and_a_new_registration(
+    history: tuple[GeneratedHistory, bytes],
+) -> None:
+    said, log = history
+    crash = next(each for each in said.incidents if each.kind == "broker crash")
+    (broker_id,) = crash.brokers
+    lived = [
+        (header.timestamp_ms, type_, message)
+        for offset, header, type_, message in rows(log)
+        if crash.first_offset <= offset <= crash.last_offset and getattr(message, "broker_id", 0) == broker_id
+    ]
+    fenced, registered, unfenced = [
+        each for each in lived if each[1] in (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+    ]
+    assert (fenced[2].fenced, fenced[2].reason) == (True, "session timed out")
+    assert 9_000 <= fenced[0] - crash.begins_ms < 10_000
+    assert registered[1] == RecordType.REGISTER_BROKER
+    assert (unfenced[2].fenced, unfenced[2].reason) == (False, "caught up")
+    assert fenced[0] < registered[0] < unfenced[0] <= crash.ends_ms
+
+
+def test_progress_is_below_what_every_unfenced_broker_has_applied_and_never_goes_back(
+    history: tuple[GeneratedHistory, bytes],
+) -> None:
+    registered: dict[int, int] = {}
+    unfenced: set[int] = set()
+    applied: dict[tuple[int, int, int], int] = {}
+    lowest, samples = -1, 0
+    for offset, header, type_, message in rows(history[1]):
+        if type_ == RecordType.REGISTER_BROKER:
+            registered[message.broker_id] = offset
+            unfenced.discard(message.broker_id)
+        elif type_ == RecordType.BROKER_REGISTRATION_CHANGE and message.HasField("fenced"):
+            (unfenced.discard if message.fenced else unfenced.add)(message.broker_id)
+        elif type_ == RecordType.PROGRESS:
+            for each in message.applied:
+                key = (each.broker_id, each.broker_epoch, header.epoch)
+                assert applied.get(key, -1) < each.applied_offset < message.high_watermark
+                applied[key] = each.applied_offset
+            assert lowest <= message.lowest_acknowledged_offset < message.high_watermark <= offset
+            lowest, samples = message.lowest_acknowledged_offset, samples + 1
+            for broker_id in unfenced:
+                assert applied[broker_id, registered[broker_id], header.epoch] >= lowest
+    assert samples > 200
+
+
+def test_one_broker_or_one_topic_can_have_most_of_it() -> None:
+    hot, _ = made(msgspec.structs.replace(SMALL, skew="broker"))
+    met = Counter(each.brokers[0] for each in hot.incidents if len(each.brokers) == 1)
+    assert met[1] > 0.3 * met.total()
+    _, log = made(msgspec.structs.replace(SMALL, skew="topic"), 2000)
+    sizes = Counter(message.topic_id for _, _, type_, message in rows(log) if type_ == RecordType.PARTITION)
+    assert max(sizes.values()) == 24
+    assert sizes.total() > 30
+
+
+@pytest.mark.parametrize("brokers", [1, 2, 3])
+def test_a_cluster_may_be_tiny(brokers: int) -> None:
+    said, log = made(Profile(seed=5, brokers=brokers, racks=1, topics=1, partitions=1), 2000)
+    image = ImageBuilder(Image())
+    image.apply_chunk(log)
+    assert format_hash(image.state_hash & HASH_MASK) == said.state_hash
+
+
+def test_spark_finds_the_same_state_and_nothing_wrong(replay: Replay, tmp_path: Path) -> None:
+    said, _ = write_export(tmp_path / "made-up", SMALL, 4000)
+    found = replay("summary", tmp_path / "made-up")
+    assert found.state_hash == said.state_hash
+    assert found.point.records == said.records
+    assert found.passed
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
+    directory, incidents = tmp_path / "made-up", tmp_path / "incidents.json"
+    words = ["generate", str(directory), "--records", "3000", "--brokers", "5", "--topics", "20", "--seed", "9"]
+    done = CliRunner().invoke(app, [*words, "--incidents", str(incidents), "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert verify_export(directory).end_offset == said["records"] >= 3000
+    assert sum(said["incidents"].values()) == len(json.loads(incidents.read_text()))
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == EXIT_INPUT
+    assert "holds an export already" in again.stderr
+
+
+def test_a_skew_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["generate", str(tmp_path / "x"), "--skew", "hot"])
+    assert done.exit_code == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_generator_that_dies_is_told_and_leaves_no_records(tmp_path: Path) -> None:
+    def kill(done: int, total: int) -> None:
+        for child in active_children():
+            os.kill(child.pid or 0, signal.SIGKILL)
+
+    with pytest.raises(ReplayError, match="has ended with code -9"):
+        write_export(tmp_path / "made-up", SMALL, 10_000_000, kill)
+    assert verify_export(tmp_path / "made-up").segments == ()
+
+
+def test_an_error_in_writing_ends_the_generator(tmp_path: Path) -> None:
+    def fail(done: int, total: int) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write_export(tmp_path / "made-up", SMALL, 10_000_000, fail)
+    assert not active_children()
