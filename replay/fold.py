@@ -23,9 +23,10 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import parse
 from replay.entities import count_entities, entities, to_json
 
-_COLUMNS = (
+FOLD_COLUMNS = (
     "group_kind", "group_id", "offset", "epoch", "type", "version", "body", "timestamp_ms", "sequence", "all_below_done",
 )  # fmt: skip
+"""What a fold needs of a row; the last three are the batch's, for ``apply_row``."""
 IDENTITY = 1 << 30
 """In the place of a record's type: the row is a batch's header, which changes the client that it names. Sorts behind all records."""
 _FOLDED = pa.schema(
@@ -96,7 +97,7 @@ def apply_row(
 
 def fold(records: DataFrame, *, partitions: int | None = None, with_entities: bool) -> DataFrame:
     """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind one with ``hash`` and ``entities``."""
-    return by_group(records, _COLUMNS, partitions).mapInArrow(_folder(with_entities=with_entities), _FOLDED_DDL)
+    return by_group(records, FOLD_COLUMNS, partitions).mapInArrow(_folder(with_entities=with_entities), _FOLDED_DDL)
 
 
 def totals(folded: DataFrame) -> Totals:
@@ -167,7 +168,7 @@ def _folder(*, with_entities: bool) -> Folder:
         current: tuple[str, str] | None = None
         draft = ImageBuilder(Image())
         for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in _COLUMNS)
+            columns = (batch.column(name).to_pylist() for name in FOLD_COLUMNS)
             for kind, id_, offset, epoch, type_, version, body, *identity in zip(*columns, strict=True):
                 if (kind, id_) != current:
                     current, draft = (kind, id_), groups.start()
