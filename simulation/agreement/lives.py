@@ -1,0 +1,87 @@
+"""Lives a cluster's life and exports its committed log, as ``raftlog export`` would have done now and then while it lived."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from dataclasses import dataclass
+from pathlib import Path
+
+from raftlog.segments.export import export
+from simulation.agreement.witness import Sighting, Snapshot, Witness
+from simulation.checks.golden import GoldenLog
+from simulation.checks.suite import all_checkers
+from simulation.hosts import CLUSTER_ID
+from simulation.swarm import SwarmConfig
+from simulation.world import run_swarm
+
+INCREMENTS = 3
+"""An export is made in so many goes, or fewer if there are not so many batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life that was exported. ``end_offset`` (exclusive): of what was committed."""
+
+    seed: int
+    directory: Path
+    end_offset: int
+    sightings: dict[Sighting, str]
+    """States that nodes had, and who."""
+    snapshots: list[Snapshot]
+    failure: str
+    """Which check failed, and how; empty: none."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever committed: there is nothing to ask."""
+        return not self.end_offset
+
+
+class CommittedLog:
+    """The committed log of a simulated cluster as something to export. ``high_watermark`` may be set back to export in increments."""
+
+    cluster_id = CLUSTER_ID
+    generation = 0
+    start_offset = 0
+
+    def __init__(self, golden: GoldenLog) -> None:
+        self._batches = [logged.data for logged in golden.batches]
+        self._bases = [logged.header.base_offset for logged in golden.batches]
+        self.ends = [logged.end_offset for logged in golden.batches]
+        self.high_watermark = golden.end
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one at ``offset``, below the high watermark; at least one."""
+        index = bisect_left(self._bases, offset)
+        chunk = b""
+        while index < len(self._batches) and self.ends[index] <= self.high_watermark:
+            if chunk and len(chunk) + len(self._batches[index]) > max_bytes:
+                break
+            chunk += self._batches[index]
+            index += 1
+        return chunk
+
+
+def live(seed: int, directory: Path, config: SwarmConfig | None = None, *, checked: bool = True) -> Life:
+    """Live, and export into ``directory``, which must be empty or missing.
+
+    ``checked`` False: without the checkers that would end the life at the first broken promise; of those only the ledger is there, which
+    says what is committed.
+    """
+    ledger, *others = all_checkers()
+    witness = Witness()
+    outcome = run_swarm(seed, config, [ledger, *(others if checked else ()), witness])
+    golden: GoldenLog = ledger.golden  # type: ignore[attr-defined]
+    export_committed(golden, directory, random.Random(f"{seed} export"))
+    failure = outcome.failure
+    said = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    return Life(seed, directory, golden.end, witness.sightings, witness.snapshots, said)
+
+
+def export_committed(golden: GoldenLog, directory: Path, rng: random.Random) -> None:
+    """Export a committed log in a few goes, each up to the end of a batch that is drawn."""
+    log = CommittedLog(golden)
+    for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):
+        log.high_watermark = end
+        export(log, directory)

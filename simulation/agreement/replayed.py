@@ -1,0 +1,136 @@
+"""Asks Spark about an exported life, by the code that ``raftlog replay`` runs, and compares with what the nodes had.
+
+* The state hash at every offset at which some node was seen, from one fold; and by the job ``state`` at one of them, with another
+  number of tasks.
+* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the same end.
+* The audit: it must find nothing in an honest life.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from raftlog import batch
+from raftlog.errors import RaftlogError
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.snapshot import load
+from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.raw import read_batches
+from replay.points import state_hashes
+from replay.request import JobRequest
+from replay.runner import compute
+from replay.source import open_export, records
+from simulation.agreement.lives import Life
+from simulation.agreement.witness import Sighting, Snapshot
+
+TASKS = (1, 3, 7)
+FINDINGS_SHOWN = 1000
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the replay said of one life. ``findings``: rule of the audit -> the offsets at which it found something."""
+
+    records: int = 0
+    states: int = 0
+    """States of nodes that were compared."""
+    snapshots: int = 0
+    """Snapshots that were loaded, and the tail folded behind them."""
+    disagreements: list[str] = field(default_factory=list)
+    findings: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing is wrong: neither a state nor a finding."""
+        return not self.disagreements and not self.findings
+
+
+def ask(spark: SparkSession, life: Life) -> Answer:
+    """Everything about one life. What Spark refuses to do is a disagreement too."""
+    answer = Answer(records=life.end_offset)
+    if life.empty:
+        return answer
+    try:
+        hashes = _compare_states(spark, life, answer)
+        _compare_snapshots(life, hashes[life.end_offset - 1], answer)
+        _compare_job(spark, life, hashes, answer)
+        audited = compute(spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN))
+    except RaftlogError as error:
+        answer.disagreements.append(f"the replay fails: {error}")
+        return answer
+    for finding in audited.findings:
+        answer.findings.setdefault(finding.rule, []).append(finding.offset)
+    return answer
+
+
+def _compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int, int]:
+    """The hashes at all offsets in question, from one fold."""
+    rows = records(spark, open_export(JobRequest(job="state", export=str(life.directory))))
+    inside = {sighting: who for sighting, who in life.sightings.items() if sighting.offset < life.end_offset}
+    wanted = {sighting.offset for sighting in inside} | {life.end_offset - 1}
+    hashes = state_hashes(rows, wanted)
+    epochs = dict(_ends(life.directory))
+    for sighting, who in inside.items():
+        answer.states += 1
+        if sighting.offset not in epochs:
+            answer.disagreements.append(f"{who} had an image at {sighting.offset}, where no batch ends")
+            continue
+        replayed = Sighting(sighting.offset, epochs[sighting.offset], hashes[sighting.offset])
+        if replayed != sighting:
+            answer.disagreements.append(
+                f"at {sighting.offset} {who} had {_words(sighting)}, the replay has {_words(replayed)}"
+            )
+    return hashes
+
+
+def _words(sighting: Sighting) -> str:
+    return f"state {format_hash(sighting.state_hash)} of epoch {sighting.epoch}"
+
+
+def _ends(directory: Path) -> Iterator[tuple[int, int]]:
+    """(last offset, epoch) of each batch, from the raw segments."""
+    for data in _raw(directory):
+        for header in batch.headers(data, verify=False):
+            yield header.last_offset, header.epoch
+
+
+def _raw(directory: Path) -> Iterator[bytes]:
+    for segment in read_manifest(directory).of_kind(RAW):
+        yield from read_batches(directory / segment.file, segment.file)
+
+
+def _compare_snapshots(life: Life, at_end: int, answer: Answer) -> None:
+    for snapshot in life.snapshots:
+        if snapshot.end_offset <= life.end_offset:
+            answer.snapshots += 1
+            _compare_snapshot(life, snapshot, at_end, answer)
+
+
+def _compare_snapshot(life: Life, snapshot: Snapshot, at_end: int, answer: Answer) -> None:
+    _, image = load([snapshot.content])
+    builder = ImageBuilder(image)
+    for data in _raw(life.directory):
+        builder.apply_chunk(data)
+    state_hash = builder.snapshot().state_hash
+    if state_hash != at_end:
+        answer.disagreements.append(
+            f"the snapshot before {snapshot.end_offset} and the log behind it end in state {format_hash(state_hash)},"
+            f" the replay from the beginning in {format_hash(at_end)}"
+        )
+
+
+def _compare_job(spark: SparkSession, life: Life, hashes: dict[int, int], answer: Answer) -> None:
+    rng = random.Random(f"{life.seed} replay")
+    offset, tasks = rng.choice(sorted(hashes)), rng.choice(TASKS)
+    request = JobRequest(job="state", export=str(life.directory), at_offset=offset, partitions=tasks, limit=1)
+    said, expected = compute(spark, request).state_hash, format_hash(hashes[offset])
+    if said != expected:
+        answer.disagreements.append(
+            f"job state at {offset} in {tasks} tasks says {said}, all at once it was {expected}"
+        )

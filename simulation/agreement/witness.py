@@ -1,0 +1,100 @@
+"""Notes what state the nodes of a simulated cluster really had, and at which offsets, while they had it.
+
+It judges nothing: what it has noted is compared with the replay of the exported log later, by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from raftlog.errors import FatalError
+from raftlog.metadata.entities import HASH_MASK
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from raftlog.snapshot_file import SnapshotVerifier
+from raftlog.storage.api import SnapshotId
+from simulation.checks.api import BrokerView, Checker, ControllerView
+
+SNAPSHOTS_KEPT = 8
+"""With their bytes, spread over the life."""
+PIECE_BYTES = 1 << 20
+
+
+class Sighting(NamedTuple):
+    """A node had this state: the offset of its image (inclusive), the epoch of that record, and the hash."""
+
+    offset: int
+    epoch: int
+    state_hash: int
+
+
+class Snapshot(NamedTuple):
+    """A snapshot that a node had on its disk. ``end_offset`` is exclusive."""
+
+    end_offset: int
+    content: bytes
+
+
+class Witness(Checker):
+    """Give it to a run among the checkers."""
+
+    def __init__(self) -> None:
+        self.sightings: dict[Sighting, str] = {}
+        """Whoever had it first: a host's name, or a host's snapshot."""
+        self.snapshots: list[Snapshot] = []
+        """Some, by the time when they came to be."""
+        self._keep_each = 1
+        self._snapshots_seen = 0
+
+    @override
+    def sample(self) -> None:
+        for host in self.world.controllers:
+            if host.service is None or host.core is None:
+                continue
+            # What it has applied, not what it shows: an image that nobody has asked for is not made for this.
+            builder = host.service._committed._builder
+            self._saw(builder.offset, builder.epoch, builder.state_hash & HASH_MASK, host.name)
+
+    @override
+    def broker_moved(self, host: BrokerView) -> None:
+        assert host.service is not None
+        tip = host.service._view._tip
+        self._saw(tip.offset, tip.epoch, tip.state_hash, host.name)
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        if isinstance(event, ev.SnapshotFrozen) or (isinstance(event, ev.SnapshotStored) and not event.error):
+            self._saw_snapshot(host, event.snapshot_id)
+
+    def _saw(self, offset: int, epoch: int, state_hash: int, who: str) -> None:
+        if offset >= 0:
+            self.sightings.setdefault(Sighting(offset, epoch, state_hash), who)
+
+    def _saw_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
+        assert host.service is not None
+        pieces: list[bytes] = []
+        verifier, position = SnapshotVerifier(), 0
+        try:
+            while piece := host.service.replica.read_snapshot(snapshot_id, position, PIECE_BYTES):
+                verifier.feed(piece)
+                pieces.append(piece)
+                position += len(piece)
+            header = verifier.finish()
+        except (FatalError, LookupError):
+            # Not sound: the affair of those who check, and nothing that the cluster has said of its state.
+            return
+        assert verifier.state_hash is not None
+        self._saw(header.end_offset - 1, header.epoch, verifier.state_hash, f"a snapshot of {host.name}")
+        self._keep(Snapshot(header.end_offset, b"".join(pieces)))
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        """Each, then every second, then every fourth: never more than a few, from all of the life."""
+        if self._snapshots_seen % self._keep_each == 0:
+            self.snapshots.append(snapshot)
+        self._snapshots_seen += 1
+        if len(self.snapshots) > SNAPSHOTS_KEPT:
+            del self.snapshots[1::2]
+            self._keep_each *= 2
