@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +27,9 @@ def register(app: typer.Typer) -> None:
 
 
 def export_(
-    target: Annotated[Path, typer.Argument(metavar="DIR", help="Where the export is, or is to be.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DIR|URI", help="Where the export is, or is to be: a directory, or s3://…, gs://…")
+    ],
     directory: DataDirectory = None,
     assume_committed: Annotated[
         bool,
@@ -50,19 +51,21 @@ def export_(
       raftlog export exported --directory data/controller-1 --verify
     """
     from raftlog.segments.export import export
+    from raftlog.segments.place import open_place
     from raftlog.segments.verify import verify_export
 
+    place = open_place(target)
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
         with _progress(source) as progress:
-            summary = export(source, target, progress)
+            summary = export(source, place, progress)
     if verify:
-        verify_export(target)
+        verify_export(place)
     if as_json:
-        print_json({**asdict(summary), "directory": str(target), "records": summary.records, "verified": verify})
+        print_json({"directory": target, **asdict(summary), "records": summary.records, "verified": verify})
     else:
         print_line(
             f"{target}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"

@@ -16,7 +16,8 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.segments.manifest import RAW, read_manifest
-from raftlog.segments.raw import read_batches
+from raftlog.segments.place import open_place
+from raftlog.segments.verify import read_segment
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
@@ -28,7 +29,7 @@ READ_BYTES = 1 << 20
 DataDirectory = Annotated[
     Path | None, typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory.")
 ]
-ExportDirectory = Annotated[Path | None, typer.Option("--export", "-e", metavar="DIR", help="Read an export.")]
+ExportDirectory = Annotated[str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")]
 
 
 class LogSource(Protocol):
@@ -66,7 +67,7 @@ class LogSource(Protocol):
 
 @contextmanager
 def open_log(
-    directory: Path | None, export: Path | None, bootstrap_controller: str, timeout_s: float
+    directory: Path | None, export: str | None, bootstrap_controller: str, timeout_s: float
 ) -> Iterator[LogSource]:
     """The log that the options name. Raises ConfigError, CorruptLogError, ApiError, ExportError."""
     if directory is not None and export is not None:
@@ -176,9 +177,9 @@ class DirectoryLog:
 class ExportLog:
     """The raw segments of an export, read in order."""
 
-    def __init__(self, directory: Path) -> None:
-        manifest = read_manifest(directory)
-        self._directory = directory
+    def __init__(self, target: Path | str) -> None:
+        self._place = open_place(target)
+        manifest = read_manifest(self._place)
         self._segments = manifest.of_kind(RAW)
         self._next = -1
         self._batches: Iterator[bytes] = iter(())
@@ -212,7 +213,7 @@ class ExportLog:
     def _all_from(self, offset: int) -> Iterator[bytes]:
         for segment in self._segments:
             if segment.last_offset >= offset:
-                for data in read_batches(self._directory / segment.file, segment.file):
+                for data in read_segment(self._place, segment):
                     (header,) = batch.headers(data, verify=False)
                     if header.base_offset >= offset:
                         yield data

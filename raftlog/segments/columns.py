@@ -199,8 +199,8 @@ class RowBuffer:
     def _clear(self) -> None:
         self.rows = 0
         self.bytes = 0
-        self.metadata_version: int | None = None
-        """Level of the feature metadata.version, if a record since the last ``take`` set it (0: removed)."""
+        self.features: dict[str, int] = {}
+        """Levels of the features that records since the last ``take`` have set (0: removed)."""
         self._first_offset = 0
         self._batches: list[tuple[Any, ...]] = []
         self._batch_of_row: list[int] = []
@@ -236,8 +236,8 @@ class RowBuffer:
         self._records.append((data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body))
         for name, value in _TYPED[data.type](message).items():
             self._typed[name].append((self.rows, value))
-        if data.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
-            self.metadata_version = message.feature_level
+        if data.type == RecordType.FEATURE_LEVEL:
+            self.features[message.name] = message.feature_level
         self.rows += 1
 
     def take(self) -> pa.Table:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from raftlog import batch
 from raftlog.segments.errors import ExportError, ExportGapError
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.manifest import Manifest, StateHash
+from raftlog.segments.place import Place, open_place
+from raftlog.segments.writer import ExportWriter, Published
 
 READ_BYTES = 1 << 20
 
@@ -40,7 +43,6 @@ class ChunkSource(Protocol):
 class ExportSummary:
     """What an export did. Offsets: first inclusive, end exclusive; equal if there was nothing new."""
 
-    directory: Path
     cluster_id: str
     generation: int
     first_offset: int
@@ -60,38 +62,86 @@ Progress = Callable[[int, int], None]
 """Called with (records exported so far, records to export)."""
 
 
-def export(source: ChunkSource, directory: Path | str, progress: Progress | None = None) -> ExportSummary:
+Witnesses = Callable[[], Sequence[StateHash]]
+"""Asks the nodes what state they have, as far as they answer. The offsets may lie beyond what was exported."""
+
+
+def export(
+    source: ChunkSource,
+    target: Path | str | Place,
+    progress: Progress | None = None,
+    *,
+    witnesses: Witnesses | None = None,
+    published: Published | None = None,
+) -> ExportSummary:
     """Export what is new in ``source`` since the manifest. Memory is bounded; an export that was broken off goes on.
 
-    Raises ExportGapError if the log no longer holds what comes next, ExportMismatchError for another cluster or generation,
-    CorruptLogError naming the offset, ExportError if the directory can't be used.
+    ``target``: a directory or a URI. ``published`` is called after each publish of the manifest. Raises ExportGapError if the log
+    no longer holds what comes next, ExportMismatchError for another cluster or generation, CorruptLogError naming the offset,
+    ExportError if the target can't be used.
     """
+    place = open_place(target)
     high_watermark = source.high_watermark
-    with ExportWriter(directory, source.cluster_id, source.generation, start_offset=source.start_offset) as writer:
-        before = writer.manifest
-        first = writer.next_offset
-        if source.start_offset > first:
-            raise ExportGapError(
-                f"a gap: the export in {directory} ends before offset {first}, and the log begins at offset {source.start_offset}:"
-                " it was dropped before that, after a snapshot. Begin another export in an empty directory"
-            )
+    with ExportWriter(
+        place, source.cluster_id, source.generation, start_offset=source.start_offset, published=published
+    ) as writer:
+        require_no_gap(source, writer, place)
+        before, first = writer.manifest, writer.next_offset
         while writer.next_offset < high_watermark:
-            offset = writer.next_offset
-            chunk = source.read(offset, READ_BYTES)
-            if not chunk:
-                raise ExportError(f"the log gave nothing at offset {offset}, below its high watermark {high_watermark}")
-            writer.append_chunk(chunk)
+            writer.append_chunk(_next_chunk(source, writer.next_offset))
             if progress is not None:
                 progress(writer.next_offset - first, max(high_watermark, writer.next_offset) - first)
-        manifest = writer.commit(max(high_watermark, writer.next_offset))
-    new = manifest.segments[len(before.segments) :]
+        publish(source, writer, witnesses)
+        return summary_of(before, writer.manifest)
+
+
+def require_no_gap(source: ChunkSource, writer: ExportWriter, place: Place) -> None:
+    """The log must still hold what comes next. Raises ExportGapError."""
+    if source.start_offset > writer.next_offset:
+        raise ExportGapError(
+            f"a gap: the export in {place} ends before offset {writer.next_offset}, and the log begins at offset"
+            f" {source.start_offset}: it was dropped before that, after a snapshot. Begin another export in an empty directory"
+        )
+
+
+def publish(source: ChunkSource, writer: ExportWriter, witnesses: Witnesses | None) -> None:
+    """Publish what was appended, up to an offset at which a node has said its state, if one can be had: then the end can be checked."""
+    if witnesses is not None:
+        said = witnesses()
+        writer.record(said)
+        until = max((one.offset + 1 for one in said), default=0)
+        while writer.next_offset < until:
+            chunk = _up_to(source.read(writer.next_offset, READ_BYTES), until)
+            if not chunk:
+                break
+            writer.append_chunk(chunk)
+    writer.commit(max(source.high_watermark, writer.next_offset))
+
+
+def _next_chunk(source: ChunkSource, offset: int) -> bytes:
+    chunk = source.read(offset, READ_BYTES)
+    if not chunk:
+        raise ExportError(f"the log gave nothing at offset {offset}, below its high watermark {source.high_watermark}")
+    return chunk
+
+
+def _up_to(chunk: bytes, until: int) -> bytes:
+    """The batches that end at or before ``until`` (exclusive)."""
+    for header in batch.headers(chunk, verify=False):
+        if header.end_offset > until:
+            return chunk[: header.position]
+    return chunk
+
+
+def summary_of(before: Manifest, after: Manifest) -> ExportSummary:
+    """What has been added between two manifests of one export."""
+    new = after.segments[len(before.segments) :]
     return ExportSummary(
-        directory=Path(directory),
-        cluster_id=manifest.cluster_id,
-        generation=manifest.generation,
-        first_offset=first,
-        end_offset=manifest.end_offset,
-        history_begin=manifest.history_begin,
+        cluster_id=after.cluster_id,
+        generation=after.generation,
+        first_offset=before.end_offset,
+        end_offset=after.end_offset,
+        history_begin=after.history_begin,
         batches=sum(segment.batches for segment in new) // 2,
         files=len(new),
         bytes=sum(segment.bytes for segment in new),

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from raftlog.segments.errors import ExportError
 
@@ -20,7 +21,7 @@ _READ_BYTES = 1 << 20
 
 
 @contextmanager
-def named_errors(action: str, path: Path) -> Iterator[None]:
+def named_errors(action: str, path: object) -> Iterator[None]:
     """Turn an OSError into an ExportError that says what was being done to which path."""
     try:
         yield
@@ -58,10 +59,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, as ``sha256sum`` prints it."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
+        return sha256_of_stream(file)
+
+
+def sha256_of_stream(file: BinaryIO) -> str:
+    """The SHA-256 of a file from where it is read to its end."""
+    digest = hashlib.sha256()
+    while block := file.read(_READ_BYTES):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -20,6 +20,7 @@ from raftlog.segments.errors import (
     ExportGapError,
     UnsupportedExportError,
 )
+from raftlog.segments.place import Place, open_place
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -50,11 +51,32 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file} (offsets {self.base_offset} to {self.last_offset})"
 
 
+class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """What a node has said of the state behind the batch that ends at ``offset`` (inclusive), in ``epoch``.
+
+    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or ``snapshot`` (the footer of a
+    snapshot of its). ``node_id`` -1: a snapshot of a node that is not known.
+    """
+
+    offset: int
+    epoch: int
+    state_hash: str
+    node_id: int
+    source: str
+
+    def describe(self) -> str:
+        """Who said it, for messages."""
+        node = f"node {self.node_id}" if self.node_id >= 0 else "a node"
+        return node if self.source == "image" else f"a snapshot of {node}"
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an export holds.
 
     ``history_begin`` is the first offset of the export: history before it is not there. ``high_watermark`` (exclusive) is the log's
     at the time of the export, ``metadata_version`` the level of that feature at the end (None: never set), ``exported_at`` UTC.
+    ``features``: the levels of all features at the end (None: written by a raftlog that did not say). ``state_hashes``: what nodes
+    have said of the state, by offset. ``retired``: files that were merged into others, and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -64,7 +86,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: int
     metadata_version: int | None = None
     exported_at: str
+    features: dict[str, int] | None = None
+    state_hashes: tuple[StateHash, ...] = ()
     segments: tuple[Segment, ...] = ()
+    retired: tuple[str, ...] = ()
 
     @property
     def end_offset(self) -> int:
@@ -87,15 +112,16 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def read_manifest(directory: Path | str) -> Manifest:
-    """Read and check an export's manifest. Raises ExportError or one of its kinds; reads no segment."""
-    path = Path(directory) / MANIFEST_NAME
+def read_manifest(target: Path | str | Place) -> Manifest:
+    """Read and check the manifest of the export at a path or a URI. Raises ExportError or one of its kinds; reads no segment."""
+    place = open_place(target)
+    path = f"{place}/{MANIFEST_NAME}"
     try:
-        with files.named_errors("read", path):
-            data = path.read_bytes()
+        with files.named_errors("read", path), place.open(MANIFEST_NAME) as file:
+            data = file.read()
     except ExportError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise ExportError(f"{directory} is no export: it has no {MANIFEST_NAME}") from error
+            raise ExportError(f"{place} is no export: it has no {MANIFEST_NAME}") from error
         raise
     try:
         manifest = _decode(data, path)
@@ -105,7 +131,7 @@ def read_manifest(directory: Path | str) -> Manifest:
     return manifest
 
 
-def _decode(data: bytes, path: Path) -> Manifest:
+def _decode(data: bytes, path: str) -> Manifest:
     document = msgspec.json.decode(data, type=dict[str, Any])
     version = document.get("format_version")
     # Before the checksum, whose rule a later format may change.
@@ -122,7 +148,7 @@ def _decode(data: bytes, path: Path) -> Manifest:
     return msgspec.convert(document, Manifest)
 
 
-def _check_ranges(manifest: Manifest, path: Path) -> None:
+def _check_ranges(manifest: Manifest, path: str) -> None:
     """Every kind covers history_begin to the end without a gap and without an overlap."""
     for segment in manifest.segments:
         name = PurePosixPath(segment.file)

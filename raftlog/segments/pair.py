@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -10,6 +11,7 @@ from raftlog import batch
 from raftlog.segments import files, manifest
 from raftlog.segments.columns import SCHEMA, RowBuffer
 from raftlog.segments.manifest import RAW, RECORDS, Segment
+from raftlog.segments.place import Place
 from raftlog.segments.raw import RawHeader, RawWriter
 
 ROW_GROUP_RECORDS = 131_072
@@ -23,9 +25,11 @@ _CLUSTER_KEY = b"raftlog.cluster_id"
 _GENERATION_KEY = b"raftlog.generation"
 
 
-def raw_name(base_offset: int) -> str:
-    """A raw segment's path within the export."""
-    return f"{RAW}/{base_offset:020d}.rls"
+def raw_name(base_offset: int, last_offset: int | None = None) -> str:
+    """A raw segment's path within the export; ``last_offset`` is in the names of those that were merged."""
+    return (
+        f"{RAW}/{base_offset:020d}.rls" if last_offset is None else f"{RAW}/{base_offset:020d}-{last_offset:020d}.rls"
+    )
 
 
 def records_name(base_offset: int, last_offset: int) -> str:
@@ -33,9 +37,9 @@ def records_name(base_offset: int, last_offset: int) -> str:
     return f"{RECORDS}/{base_offset:020d}-{last_offset:020d}.parquet"
 
 
-def identity_of(path: Path) -> tuple[str, int] | None:
+def identity_of(file: BinaryIO) -> tuple[str, int] | None:
     """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
-    metadata = pq.read_metadata(path).metadata or {}
+    metadata = pq.read_metadata(file).metadata or {}
     if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
         return None
     return metadata[_CLUSTER_KEY].decode(), int(metadata[_GENERATION_KEY])
@@ -44,18 +48,20 @@ def identity_of(path: Path) -> tuple[str, int] | None:
 class OpenPair:
     """A pair of segments that still grows. Blocking; one thread."""
 
-    def __init__(self, directory: Path, header: RawHeader) -> None:
+    def __init__(self, place: Place, header: RawHeader, *, whole_name: bool = False) -> None:
+        """``whole_name``: the raw file's name says where it ends, too: there may be another one that begins here."""
         self.base_offset = self.end_offset = header.base_offset
-        self.metadata_version: int | None = None
-        """Level of the feature metadata.version, if a record in here set it (0: removed)."""
+        self.features: dict[str, int] = {}
+        """Levels of the features that records in here have set (0: removed)."""
         self.raw_bytes = 0
-        self._directory = directory
+        self._place = place
+        self._whole_name = whole_name
         self._first: batch.BatchHeader | None = None
         self._last: batch.BatchHeader | None = None
         self._batches = 0
         self._rows = RowBuffer()
-        self._raw_temp = files.temporary(directory / raw_name(header.base_offset))
-        self._records_temp = files.temporary(directory / RECORDS / f"{header.base_offset:020d}.parquet")
+        self._raw_temp = place.temporary(raw_name(header.base_offset))
+        self._records_temp = place.temporary(f"{RECORDS}/{header.base_offset:020d}.parquet")
         self._raw = RawWriter(self._raw_temp, header)
         identity = {_CLUSTER_KEY: header.cluster_id.encode(), _GENERATION_KEY: str(header.generation).encode()}
         self._parquet = pq.ParquetWriter(
@@ -79,8 +85,7 @@ class OpenPair:
         self._raw.append(
             chunk[header.position : header.position + header.size], batches=1, end_offset=header.end_offset
         )
-        if self._rows.metadata_version is not None:
-            self.metadata_version = self._rows.metadata_version
+        self.features.update(self._rows.features)
         self._first = self._first or header
         self._last = header
         self._batches += 1
@@ -98,14 +103,14 @@ class OpenPair:
             self._write_rows()
         self._parquet.close()
         raw_sha256 = self._raw.finish()
-        raw = self._publish(RAW, self._raw_temp, raw_name(self.base_offset), raw_sha256)
+        raw_file = raw_name(self.base_offset, self.end_offset - 1 if self._whole_name else None)
+        raw = self._publish(RAW, self._raw_temp, raw_file, raw_sha256)
         name = records_name(self.base_offset, self.end_offset - 1)
         return raw, self._publish(RECORDS, self._records_temp, name, files.sha256_of(self._records_temp))
 
     def _publish(self, kind: str, temp: Path, name: str, sha256: str) -> Segment:
-        files.sync_file(temp)
         size = temp.stat().st_size
-        files.publish(temp, self._directory / name)
+        self._place.put(temp, name)
         if self._first is None or self._last is None:
             raise ValueError("an empty pair of segments has no range")
         return manifest.Segment(

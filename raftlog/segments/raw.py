@@ -94,40 +94,44 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
 
 
 def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
+    """``read_stream`` of a local file."""
+    with path.open("rb") as file:
+        yield from read_stream(file, path.stat().st_size, name or str(path))
+
+
+def read_stream(file: BinaryIO, size: int, name: str) -> Iterator[bytes]:
     """Yield each batch's exact bytes, verified (CRC32C, contiguity, and the file's own hash at the end).
 
-    Memory: one batch. Raises CorruptExportError naming the first offset that can't be trusted.
+    ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises CorruptExportError naming the first offset that
+    can't be trusted.
     """
-    name = name or str(path)
-    size = path.stat().st_size
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        header = read_header(file, name)
-        position = file.tell()
-        file.seek(0)
-        digest.update(file.read(position))
-        offset, batches = header.base_offset, 0
-        while position + _FOOTER.size <= size:
-            prefix = file.read(_LENGTH.size)
-            (length,) = _LENGTH.unpack(prefix)
-            if not length:
-                break
-            if position + _LENGTH.size + length + _FOOTER.size > size:
-                raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
-            data = prefix + file.read(length)
-            try:
-                found = list(batch.headers(data, expect_offset=offset))
-            except CorruptLogError as error:
-                raise _corrupt(name, offset, str(error)) from error
-            digest.update(data)
-            yield data
-            offset, batches, position = found[-1].end_offset, batches + 1, position + len(data)
-        else:
-            raise _corrupt(name, offset, "it ends without a footer")
-        footer = prefix + file.read(_FOOTER.size)
-        digest.update(footer[:-32])
-        if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
-            raise _corrupt(name, offset, "its footer does not match what it holds")
+    header = read_header(file, name)
+    position = file.tell()
+    file.seek(0)
+    digest.update(file.read(position))
+    offset, batches = header.base_offset, 0
+    while position + _FOOTER.size <= size:
+        prefix = file.read(_LENGTH.size)
+        (length,) = _LENGTH.unpack(prefix)
+        if not length:
+            break
+        if position + _LENGTH.size + length + _FOOTER.size > size:
+            raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
+        data = prefix + file.read(length)
+        try:
+            found = list(batch.headers(data, expect_offset=offset))
+        except CorruptLogError as error:
+            raise _corrupt(name, offset, str(error)) from error
+        digest.update(data)
+        yield data
+        offset, batches, position = found[-1].end_offset, batches + 1, position + len(data)
+    else:
+        raise _corrupt(name, offset, "it ends without a footer")
+    footer = prefix + file.read(_FOOTER.size)
+    digest.update(footer[:-32])
+    if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
+        raise _corrupt(name, offset, "its footer does not match what it holds")
 
 
 def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:

@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from raftlog import batch
 from raftlog.segments import files, pair
-from raftlog.segments.errors import CorruptExportError, ExportMismatchError
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.manifest import RAW, Manifest, Segment, read_manifest
-from raftlog.segments.raw import read_batches, read_header
+from raftlog.segments.place import Place, open_place
+from raftlog.segments.raw import read_header, read_stream
 
 
-def check_segment(directory: Path | str, segment: Segment, cluster_id: str, generation: int) -> None:
+def check_segment(target: Path | str | Place, segment: Segment, cluster_id: str, generation: int) -> None:
     """Check one file against the manifest: owner, size and hash. Raises ExportMismatchError, CorruptExportError, ExportError."""
-    path = Path(directory) / segment.file
-    if not path.is_file():
-        raise _corrupt(segment, "it is missing")
-    with files.named_errors("read", path):
-        identity = _identity(path, segment)
+    place = open_place(target)
+    try:
+        with files.named_errors("read", f"{place}/{segment.file}"):
+            size = place.size(segment.file)
+    except ExportError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise _corrupt(segment, "it is missing") from error
+        raise
+    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+        identity = _identity(file, segment)
         # Before the hash: "from another cluster" says more than "other bytes than expected".
         if identity is not None and identity != (cluster_id, generation):
             raise ExportMismatchError(
                 f"{segment.describe()} belongs to cluster {identity[0]} generation {identity[1]}, "
                 f"and the export to cluster {cluster_id} generation {generation}"
             )
-        size = path.stat().st_size
         if size != segment.bytes:
             raise _corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
-        actual = files.sha256_of(path)
+        file.seek(0)
+        actual = files.sha256_of_stream(file)
     if actual != segment.sha256:
         raise _corrupt(segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}")
 
 
-def _identity(path: Path, segment: Segment) -> tuple[str, int] | None:
+def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
     """Whose file it says to be; None if it can't tell (then the hash decides)."""
     try:
         if segment.kind == RAW:
-            with path.open("rb") as file:
-                header = read_header(file, segment.file)
+            header = read_header(file, segment.file)
             return header.cluster_id, header.generation
-        return pair.identity_of(path)
+        return pair.identity_of(file)
     except (CorruptExportError, pa.ArrowException, OSError, ValueError):
         return None
 
@@ -56,25 +62,33 @@ def _corrupt(segment: Segment, why: str) -> CorruptExportError:
     )
 
 
-def verify_export(directory: Path | str, progress: Callable[[Segment], None] | None = None) -> Manifest:
+def read_segment(target: Path | str | Place, segment: Segment) -> Iterator[bytes]:
+    """Each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` gives them. Raises CorruptExportError, ExportError."""
+    place = open_place(target)
+    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+        yield from read_stream(file, place.size(segment.file), segment.file)
+
+
+def verify_export(target: Path | str | Place, progress: Callable[[Segment], None] | None = None) -> Manifest:
     """Check the manifest, every file's owner, size and hash, and every batch of the raw segments (CRC32C, offsets, counts).
 
     ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the first fault.
     """
-    manifest = read_manifest(directory)
+    place = open_place(target)
+    manifest = read_manifest(place)
     for segment in manifest.segments:
-        check_segment(directory, segment, manifest.cluster_id, manifest.generation)
+        check_segment(place, segment, manifest.cluster_id, manifest.generation)
         if segment.kind == RAW:
-            _check_batches(Path(directory), segment)
+            _check_batches(place, segment)
         if progress is not None:
             progress(segment)
     return manifest
 
 
-def _check_batches(directory: Path, segment: Segment) -> None:
+def _check_batches(place: Place, segment: Segment) -> None:
     """The hash says that the file is what was written; this says that what was written is the log."""
     batches, offset = 0, segment.base_offset
-    for data in read_batches(directory / segment.file, segment.file):
+    for data in read_segment(place, segment):
         for header in batch.headers(data, verify=False):
             if header.base_offset != offset:
                 raise _corrupt(segment, f"it holds offset {header.base_offset} where {offset} is due")

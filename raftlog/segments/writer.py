@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,49 +17,57 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
-from raftlog.segments.manifest import KINDS, MANIFEST_NAME, Manifest, encode, read_manifest
+from raftlog.segments.manifest import KINDS, MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
 from raftlog.segments.pair import OpenPair
+from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import RawHeader
+from raftlog.segments.state_hashes import merged
 
 MAX_SEGMENT_RECORDS = 1_000_000
 MAX_SEGMENT_BYTES = 256 << 20
 """Bounds of one segment (bytes: of the log); the last batch may pass them."""
 _OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
 
+Published = Callable[[Manifest], None]
+"""Called after each publish, on the writer's thread, with what is published. What it raises ends the export; the publish stays."""
+
 
 class ExportWriter:
     """The one writer of an export. Blocking; one thread; after an error nothing more can be appended.
 
     ``start_offset`` is where a new export begins; one that is there goes on where it ends (``next_offset``). Raises ExportError
-    and its kinds when the directory is no export, belongs to another log, or is being written.
+    and its kinds when the place is no export, belongs to another log, or is being written.
     """
 
     def __init__(
         self,
-        directory: Path | str,
+        target: Path | str | Place,
         cluster_id: str,
         generation: int,
         *,
         start_offset: int = 0,
         max_segment_records: int = MAX_SEGMENT_RECORDS,
         max_segment_bytes: int = MAX_SEGMENT_BYTES,
+        published: Published | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._directory = Path(directory)
+        self._place = open_place(target)
         self._max_records, self._max_bytes, self._clock = max_segment_records, max_segment_bytes, clock
+        self._published = published
         self._open: OpenPair | None = None
         self._broken = False
-        with files.named_errors("write to", self._directory):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = files.DirectoryLock(self._directory)
+        self._said: list[StateHash] = []
+        with files.named_errors("write to", self._place):
+            self._place.begin()
         try:
-            with files.named_errors("write to", self._directory):
+            with files.named_errors("write to", self._place):
                 self._manifest = self._begin(cluster_id, generation, start_offset)
                 self._sweep()
         except BaseException:
-            self._lock.release()
+            self._place.end()
             raise
         self._next_offset = self._manifest.end_offset
         last = self._manifest.segments[-1:]
@@ -76,45 +84,48 @@ class ExportWriter:
         """Where the next chunk must begin."""
         return self._next_offset
 
+    @property
+    def unpublished(self) -> int:
+        """How many records were appended since the last publish."""
+        return self._next_offset - self._manifest.end_offset
+
     def _begin(self, cluster_id: str, generation: int, start_offset: int) -> Manifest:
-        """The manifest that is there, or a first one: from then on the directory is known to be an export."""
-        if (self._directory / MANIFEST_NAME).exists():
-            manifest = read_manifest(self._directory)
+        """The manifest that is there, or a first one: from then on the place is known to be an export."""
+        top = self._place.names("")
+        if MANIFEST_NAME in top:
+            manifest = read_manifest(self._place)
             if (manifest.cluster_id, manifest.generation) != (cluster_id, generation):
                 raise ExportMismatchError(
-                    f"{self._directory} holds cluster {manifest.cluster_id} generation {manifest.generation}, "
+                    f"{self._place} holds cluster {manifest.cluster_id} generation {manifest.generation}, "
                     f"not cluster {cluster_id} generation {generation}"
                 )
             return manifest
-        foreign = sorted(path.name for path in self._directory.iterdir() if not path.name.startswith("."))
+        foreign = [name for name in top if not name.startswith(".")]
         if foreign:
-            raise ExportError(
-                f"{self._directory} is not empty ({foreign[0]}) and has no {MANIFEST_NAME}: not an export"
-            )
+            raise ExportError(f"{self._place} is not empty ({foreign[0]}) and has no {MANIFEST_NAME}: not an export")
         manifest = Manifest(
             cluster_id=cluster_id,
             generation=generation,
             history_begin=start_offset,
             high_watermark=start_offset,
             exported_at=self._now(),
+            features={} if start_offset == 0 else None,
         )
-        files.write_atomically(self._directory / MANIFEST_NAME, encode(manifest))
+        self._place.replace(MANIFEST_NAME, encode(manifest))
         return manifest
 
     def _sweep(self) -> None:
         """Remove what a writer that crashed left behind; refuse files that are not ours."""
-        known = {segment.file for segment in self._manifest.segments}
+        known = {segment.file for segment in self._manifest.segments} | set(self._manifest.retired)
         for kind in KINDS:
-            folder = self._directory / kind
-            folder.mkdir(exist_ok=True)
-            for path in sorted(folder.iterdir()):
-                if f"{kind}/{path.name}" in known:
+            for name in self._place.names(kind):
+                if f"{kind}/{name}" in known:
                     continue
-                ours = _OURS.fullmatch(path.name.removeprefix(files.TEMP_PREFIX))
+                ours = _OURS.fullmatch(name.removeprefix(files.TEMP_PREFIX))
                 if ours and int(ours[1]) >= self._manifest.end_offset:
-                    path.unlink()
-                elif not path.name.startswith("."):
-                    raise ExportError(f"{path} is not part of this export: move it away")
+                    self._place.remove(f"{kind}/{name}")
+                elif not name.startswith("."):
+                    raise ExportError(f"{self._place}/{kind}/{name} is not part of this export: move it away")
 
     def append_chunk(self, chunk: bytes) -> None:
         """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and offsets.
@@ -137,7 +148,7 @@ class ExportWriter:
         if base != expected:
             what = "a gap" if base > expected else "an overlap"
             raise ExportGapError(
-                f"{what}: the export in {self._directory} ends before offset {expected}, and the next batch is at offset {base}"
+                f"{what}: the export in {self._place} ends before offset {expected}, and the next batch is at offset {base}"
             )
         if header.epoch < self._last_epoch or header.timestamp_ms < self._last_timestamp_ms:
             raise ExportMismatchError(
@@ -148,8 +159,12 @@ class ExportWriter:
     def _pair(self) -> OpenPair:
         if self._open is None:
             header = RawHeader(self._manifest.cluster_id, self._manifest.generation, self._next_offset)
-            self._open = OpenPair(self._directory, header)
+            self._open = OpenPair(self._place, header)
         return self._open
+
+    def record(self, said: Iterable[StateHash]) -> None:
+        """Note what nodes have said of the state; published with the offsets it is about, whenever they are."""
+        self._said += said
 
     def commit(self, high_watermark: int) -> Manifest:
         """Publish what was appended. ``high_watermark`` (exclusive) is the log's; what is published lies below it."""
@@ -163,23 +178,30 @@ class ExportWriter:
 
     def _publish(self, high_watermark: int) -> None:
         manifest, pair = self._manifest, self._open
-        segments, version = manifest.segments, manifest.metadata_version
+        self._place.renew()
+        segments, version, features = manifest.segments, manifest.metadata_version, manifest.features
         if pair is not None:
             segments = (*segments, *pair.finish())
-            version = version if pair.metadata_version is None else pair.metadata_version or None
-        high_watermark = max(high_watermark, manifest.high_watermark)
+            version = pair.features.get(METADATA_VERSION, version) or None
+            features = None if features is None else {k: v for k, v in (features | pair.features).items() if v}
         self._open = None
-        if pair is None and high_watermark == manifest.high_watermark:
-            return
-        manifest = replace(
+        grown = replace(
             manifest,
             segments=segments,
             metadata_version=version,
-            high_watermark=high_watermark,
-            exported_at=self._now(),
+            features=features,
+            high_watermark=max(high_watermark, manifest.high_watermark),
         )
-        files.write_atomically(self._directory / MANIFEST_NAME, encode(manifest))
-        self._manifest = manifest
+        grown = replace(grown, state_hashes=merged(manifest.state_hashes, self._said, grown))
+        self._said = [one for one in self._said if one.offset >= grown.end_offset]
+        if grown == manifest:
+            return
+        self._place.renew()
+        grown = replace(grown, exported_at=self._now())
+        self._place.replace(MANIFEST_NAME, encode(grown))
+        self._manifest = grown
+        if self._published is not None:
+            self._published(grown)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")
@@ -188,9 +210,9 @@ class ExportWriter:
     def _guarded(self) -> Iterator[None]:
         """After an error the files in the making may hold half a batch: they are dropped, and the writer with them."""
         if self._broken:
-            raise ExportError(f"the export to {self._directory} failed earlier or is closed: open it again")
+            raise ExportError(f"the export to {self._place} failed earlier or is closed: open it again")
         try:
-            with files.named_errors("write to", self._directory):
+            with files.named_errors("write to", self._place):
                 yield
         except BaseException:
             self.close()
@@ -202,7 +224,7 @@ class ExportWriter:
         if self._open is not None:
             self._open.abandon()
             self._open = None
-        self._lock.release()
+        self._place.end()
 
     def __enter__(self) -> ExportWriter:
         return self

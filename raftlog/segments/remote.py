@@ -1,0 +1,210 @@
+"""An export in an object store, or wherever fsspec has a file system for.
+
+There is no rename to rely on, and none is needed: a file is written in a local directory first and uploaded whole under its name,
+and what the manifest does not name does not count. The manifest is one small object, replaced by one put.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from raftlog.segments.errors import ExportError
+
+LOCK_NAME = ".lock"
+LOCK_EXPIRES_S = 300.0
+"""So long after its last sign of life a writer counts as dead. It says that it lives before each upload and each publish."""
+
+
+def open_remote(uri: str) -> RemotePlace:
+    """The place of a URI. Raises ExportError if fsspec, or its plugin for the URI's scheme, is not installed."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ExportError(f"{uri}: to export to a URI, install fsspec: pip install 'raftlog[remote]'") from error
+    try:
+        # Listings are never taken from a cache: other processes write, too.
+        file_system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise ExportError(f"{uri} cannot be opened: {error}") from error
+    return RemotePlace(uri, file_system, root.rstrip("/"))
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Plugins raise what their libraries do (no credentials, no such bucket): to us all of it is the file system's refusal."""
+    try:
+        yield
+    except (OSError, ExportError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+class RemotePlace:
+    """Files below ``root`` of an fsspec file system. Blocking; one thread."""
+
+    def __init__(self, uri: str, file_system: Any, root: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._uri, self._fs, self._root, self._clock = uri, file_system, root, clock
+        self._spool: Path | None = None
+        self._lock: RemoteLock | None = None
+
+    def __str__(self) -> str:
+        return self._uri
+
+    def path(self, name: str) -> str:
+        """A file as the file system names it."""
+        return f"{self._root}/{name}"
+
+    def open(self, name: str) -> BinaryIO:
+        """See Place."""
+        with _as_os_error():
+            file: BinaryIO = self._fs.open(self.path(name), "rb")
+            return file
+
+    def size(self, name: str) -> int:
+        """See Place."""
+        with _as_os_error():
+            return int(self._fs.info(self.path(name))["size"])
+
+    def begin(self) -> None:
+        """See Place."""
+        with _as_os_error():
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._lock = RemoteLock(self._fs, self.path(LOCK_NAME), self._uri, self._clock)
+        self._spool = Path(tempfile.mkdtemp(prefix="raftlog-export-"))
+
+    def renew(self) -> None:
+        """See Place."""
+        if self._lock is not None:
+            with _as_os_error():
+                self._lock.renew()
+
+    def end(self) -> None:
+        """See Place; what was written locally goes, too."""
+        if self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
+            self._spool = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            # Nothing is lost with a lock that stays: it expires.
+            with suppress(OSError), _as_os_error():
+                lock.release()
+
+    def names(self, kind: str) -> list[str]:
+        """See Place."""
+        with _as_os_error():
+            try:
+                found = self._fs.ls(self.path(kind) if kind else self._root, detail=False)
+            except FileNotFoundError:
+                # An object store has no directory before something is in it.
+                return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+    def temporary(self, name: str) -> Path:
+        """See Place: in a local directory, TMPDIR's."""
+        if self._spool is None:
+            raise OSError("nobody has begun to write here")
+        return self._spool / name.replace("/", "-")
+
+    def put(self, temporary: Path, name: str) -> None:
+        """See Place."""
+        size = temporary.stat().st_size
+        with _as_os_error():
+            self._fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+            self._fs.put_file(str(temporary), self.path(name))
+        if (there := self.size(name)) != size:
+            raise OSError(f"{there} of {size} bytes of {name} have arrived")
+        temporary.unlink()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See Place. As atomic as a put of the store is."""
+        with _as_os_error():
+            self._fs.pipe_file(self.path(name), data)
+
+    def remove(self, name: str) -> None:
+        """See Place."""
+        with _as_os_error():
+            self._fs.rm_file(self.path(name))
+
+
+class RemoteLock:
+    """An object that says who writes and until when that counts. No more than a courtesy where clocks disagree by minutes.
+
+    A writer that died on this machine is known to be dead; one elsewhere counts for ``LOCK_EXPIRES_S`` after its last sign of life.
+    """
+
+    def __init__(self, file_system: Any, path: str, uri: str, clock: Callable[[], float]) -> None:
+        self._fs, self._path, self._uri, self._clock = file_system, path, uri, clock
+        self._token = uuid.uuid4().hex
+        holder = self._read()
+        if holder is not None and self._lives(holder):
+            raise ExportError(
+                f"another export is writing to {uri}: process {holder.get('pid')} on {holder.get('host')}."
+                f" If it is gone, remove {LOCK_NAME} there, or wait {LOCK_EXPIRES_S / 60:.0f} minutes"
+            )
+        self._write()
+        # Of two that began at once, the later one holds it.
+        self._require_mine()
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._fs.cat_file(self._path))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _lives(self, holder: dict[str, Any]) -> bool:
+        expires = holder.get("expires_at_s")
+        if not isinstance(expires, int | float) or expires <= self._clock():
+            return False
+        return holder.get("host") != socket.gethostname() or _runs(holder.get("pid"))
+
+    def _write(self) -> None:
+        holder = {
+            "token": self._token,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "expires_at_s": self._clock() + LOCK_EXPIRES_S,
+        }
+        self._fs.pipe_file(self._path, json.dumps(holder).encode())
+
+    def _require_mine(self) -> None:
+        holder = self._read()
+        if holder is None or holder.get("token") != self._token:
+            raise ExportError(f"another export has begun to write to {self._uri}, and this one has stopped")
+
+    def renew(self) -> None:
+        """Put the end off. Raises ExportError if another has taken over."""
+        self._require_mine()
+        self._write()
+
+    def release(self) -> None:
+        """Let the next writer in, if it is not in already."""
+        holder = self._read()
+        if holder is not None and holder.get("token") == self._token:
+            self._fs.rm_file(self._path)
+
+
+def _runs(pid: object) -> bool:
+    """Whether a process of this machine runs; one of the same number may be another by now, and counts."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

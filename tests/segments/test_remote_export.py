@@ -1,0 +1,193 @@
+"""An export at a URI: the same files as in a directory, whole or not at all, one writer at a time."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+
+from raftlog.cli.log_sources import ExportLog
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
+from raftlog.segments.export import export
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, read_manifest
+from raftlog.segments.place import LocalPlace, is_uri, open_place
+from raftlog.segments.remote import LOCK_EXPIRES_S, LOCK_NAME, RemotePlace, open_remote
+from raftlog.segments.verify import read_segment, verify_export
+from raftlog.segments.writer import ExportWriter
+
+URI = "memory://bucket/exported"
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[fsspec.AbstractFileSystem]:
+    """The store, empty before and after."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    file_system = fsspec.filesystem("memory")
+    file_system.store.clear()
+    file_system.pseudo_dirs[:] = [""]
+    yield file_system
+    file_system.store.clear()
+    file_system.pseudo_dirs[:] = [""]
+
+
+def objects(file_system: fsspec.AbstractFileSystem) -> set[str]:
+    return {path.removeprefix("/bucket/exported/") for path in file_system.find("/bucket/exported")}
+
+
+def test_the_same_files_as_in_a_directory(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    history = LogHistory(71).run(150)
+    for target in (URI, tmp_path):
+        export(history, target)
+    history.run(300)
+    for target in (URI, tmp_path):
+        summary = export(history, target)
+        assert summary.end_offset == history.end_offset
+    there, here = verify_export(URI), verify_export(tmp_path)
+    assert there.segments == here.segments
+    assert objects(memory) == {MANIFEST_NAME, *(segment.file for segment in there.segments)}
+    for segment in here.segments:
+        assert memory.cat_file(f"/bucket/exported/{segment.file}") == (tmp_path / segment.file).read_bytes()
+    found = b"".join(b"".join(read_segment(URI, segment)) for segment in there.of_kind(RAW))
+    assert found == b"".join(history.batches) == ExportLog(URI).read(0, 1 << 30)
+
+
+def test_paths_and_uris(tmp_path: Path) -> None:
+    assert [is_uri(text) for text in ("s3://b/x", "memory:x", "a/b", "file:///x", "/2026-11-21T10:00")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    place = open_place(f"file://{tmp_path}/x")
+    assert isinstance(place, LocalPlace)
+    assert str(place) == f"{tmp_path}/x"
+    with pytest.raises(ExportError, match="nonsense://x cannot be opened: Protocol not known: nonsense"):
+        open_place("nonsense://x")
+
+
+@pytest.mark.parametrize("step", ["put", "replace"])
+def test_a_crash_leaves_the_old_export(
+    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    history = LogHistory(72).run(80)
+    export(history, URI)
+    before = memory.cat_file(f"/bucket/exported/{MANIFEST_NAME}")
+    real = RemotePlace.put
+
+    def crashing(self: RemotePlace, *arguments: object) -> None:
+        if step == "put" and str(arguments[1]).startswith(RAW):
+            real(self, *arguments)  # type: ignore[arg-type]
+        else:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemotePlace, step, crashing)
+        # A dead process tells nobody.
+        patch.setattr(RemotePlace, "end", lambda self: None)
+        with pytest.raises(Crash):
+            export(history.run(160), URI)
+    assert memory.cat_file(f"/bucket/exported/{MANIFEST_NAME}") == before
+    assert len(objects(memory)) > 3 + 1
+    verify_export(URI)
+
+    # This process runs, so its lock counts.
+    with pytest.raises(ExportError, match="another export is writing"):
+        export(history, URI)
+    lock = json.loads(memory.cat_file(f"/bucket/exported/{LOCK_NAME}"))
+    memory.pipe_file(f"/bucket/exported/{LOCK_NAME}", json.dumps(lock | {"pid": 2**22 + 1}).encode())
+    export(history.run(200), URI)
+    named = {segment.file for segment in verify_export(URI).segments}
+    assert objects(memory) == {MANIFEST_NAME, *named}
+
+
+def test_one_writer_at_a_time(memory: fsspec.AbstractFileSystem) -> None:
+    history = LogHistory(73).run(30)
+    now = [1000.0]
+
+    def place() -> RemotePlace:
+        return RemotePlace(URI, memory, "/bucket/exported", clock=lambda: now[0])
+
+    first = ExportWriter(place(), CLUSTER_ID, 0)
+    first.append_chunk(history.batches[0])
+    with pytest.raises(ExportError, match=r"another export is writing to memory://.*: process \d+ on .*5 minutes"):
+        ExportWriter(place(), CLUSTER_ID, 0)
+    now[0] += LOCK_EXPIRES_S - 1
+    first.commit(history.end_offset)
+    now[0] += LOCK_EXPIRES_S - 1
+    with pytest.raises(ExportError, match="another export is writing"):
+        ExportWriter(place(), CLUSTER_ID, 0)
+    now[0] += 2
+    # The first one sleeps, and counts as dead: when it wakes up it must not publish.
+    with ExportWriter(place(), CLUSTER_ID, 0) as second:
+        first.append_chunk(history.batches[1])
+        with pytest.raises(ExportError, match="another export has begun to write to"):
+            first.commit(history.end_offset)
+        first.close()
+        second.append_chunk(b"".join(history.batches[1:]))
+        second.commit(history.end_offset)
+    assert verify_export(URI).end_offset == history.end_offset
+    assert LOCK_NAME not in objects(memory)
+
+
+def test_what_is_no_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe_file("/bucket/exported/thesis.txt", b"years of work")
+    with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
+        ExportWriter(URI, CLUSTER_ID, 0)
+    with pytest.raises(ExportError, match="memory://nowhere is no export"):
+        read_manifest("memory://nowhere")
+
+
+def test_damage_is_named(memory: fsspec.AbstractFileSystem) -> None:
+    export(LogHistory(74).run(60), URI)
+    raw, records = read_manifest(URI).segments
+    path = f"/bucket/exported/{raw.file}"
+    good = memory.cat_file(path)
+    memory.pipe_file(path, good[:200] + bytes([good[200] ^ 1]) + good[201:])
+    with pytest.raises(CorruptExportError, match=rf"{raw.file} \(offsets 0 to .* is corrupt: its SHA-256"):
+        verify_export(URI)
+    memory.rm_file(path)
+    with pytest.raises(CorruptExportError, match=f"{raw.file}.*is missing"):
+        verify_export(URI)
+    other = LogHistory(74)
+    other.cluster_id = "another-cluster"
+    export(other.run(60), "memory://other")
+    foreign = read_manifest("memory://other").segments
+    memory.pipe_file(path, memory.cat_file(f"/other/{foreign[0].file}"))
+    with pytest.raises(ExportMismatchError, match="belongs to cluster another-cluster"):
+        verify_export(URI)
+    memory.pipe_file(path, good)
+    memory.pipe_file(f"/bucket/exported/{records.file}", b"")
+    with pytest.raises(CorruptExportError, match="0 bytes, and the manifest says"):
+        verify_export(URI)
+
+
+class Refusing:
+    """A store whose plugin raises what its library does."""
+
+    def __getattr__(self, name: str) -> object:
+        def refuse(*_: object, **__: object) -> None:
+            raise RuntimeError("Unable to locate credentials")
+
+        return refuse
+
+
+def test_what_a_plugin_raises_is_one_message() -> None:
+    place = RemotePlace("s3://b/x", Refusing(), "b/x")
+    with pytest.raises(ExportError, match=r"^cannot write to s3://b/x: RuntimeError: Unable to locate credentials$"):
+        ExportWriter(place, CLUSTER_ID, 0)
+    with pytest.raises(ExportError, match=r"^cannot read s3://b/x/manifest\.json: RuntimeError: Unable to locate"):
+        read_manifest(place)
+
+
+def test_an_upload_that_was_cut_is_noticed(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = LogHistory(75).run(40)
+    monkeypatch.setattr(type(memory), "put_file", lambda self, local, path: self.pipe_file(path, b"x"))
+    with pytest.raises(ExportError, match=r"1 of \d+ bytes of raw/.* have arrived"):
+        export(history, open_remote(URI))
+    assert read_manifest(URI).segments == ()
