@@ -126,7 +126,7 @@ def _partition(message: Any) -> Typed:
         "leader_epoch": message.leader_epoch,
         "leader_recovery_state": message.leader_recovery_state,
         "partition_epoch": message.partition_epoch,
-        **{name: list(getattr(message, name)) for name in _ID_LISTS},
+        **{name: tuple(getattr(message, name)) for name in _ID_LISTS},
     }
 
 
@@ -136,12 +136,12 @@ def _partition_change(message: Any) -> Typed:
         "partition_id": message.partition_id,
         "proposer_id": message.proposer_id,
         "proposer_epoch": message.proposer_epoch,
-        "isr_with_epochs": [(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs],
+        "isr_with_epochs": tuple([(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs]),
     }
     for name in ("leader", "leader_recovery_state"):
         if message.HasField(name):
             typed[name] = getattr(message, name)
-    return typed | {name: list(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)}
+    return typed | {name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)}
 
 
 def _config(message: Any) -> Typed:
@@ -157,7 +157,7 @@ def _progress(message: Any) -> Typed:
     return {
         "lowest_acknowledged_offset": message.lowest_acknowledged_offset,
         "high_watermark": message.high_watermark,
-        "applied": [(entry.broker_id, entry.broker_epoch, entry.applied_offset) for entry in message.applied],
+        "applied": tuple([(each.broker_id, each.broker_epoch, each.applied_offset) for each in message.applied]),
     }
 
 
@@ -191,7 +191,11 @@ _TYPE_NAMES = {int(each): each.name for each in RecordType}
 
 
 class RowBuffer:
-    """Rows in the making. What a batch says once is kept once, and the typed columns are sparse: most records fill few."""
+    """Rows in the making. What a batch says once is kept once, and the typed columns are sparse: most records fill few.
+
+    Columns of plain values and tuples of them, not rows: a list for each row would be looked at by every garbage collection,
+    which took more than half of the time.
+    """
 
     def __init__(self) -> None:
         self._clear()
@@ -204,8 +208,9 @@ class RowBuffer:
         self._first_offset = 0
         self._batches: list[tuple[Any, ...]] = []
         self._batch_of_row: list[int] = []
-        self._records: list[tuple[Any, ...]] = []
-        self._typed: dict[str, list[tuple[int, Any]]] = {name: [] for name, _ in _TYPED_FIELDS}
+        self._records: tuple[list[Any], ...] = tuple([] for _ in _RECORD_FIELDS)
+        self._typed: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name, _ in _TYPED_FIELDS}
+        """For each column the rows that fill it, and with what."""
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
         """Add the records of one batch, which follows the one before. Raises CorruptLogError, UnknownRecordError."""
@@ -233,9 +238,13 @@ class RowBuffer:
     def _add_record(self, data: batch.RecordData) -> None:
         message = parse(data)
         kind, id_ = group_of(data.type, message, self._first_offset + self.rows) or (None, None)
-        self._records.append((data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body))
+        row = (data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body)
+        for column, value in zip(self._records, row, strict=True):
+            column.append(value)
         for name, value in _TYPED[data.type](message).items():
-            self._typed[name].append((self.rows, value))
+            rows, values = self._typed[name]
+            rows.append(self.rows)
+            values.append(value)
         if data.type == RecordType.FEATURE_LEVEL:
             self.features[message.name] = message.feature_level
         self.rows += 1
@@ -246,11 +255,10 @@ class RowBuffer:
         columns = [pa.array(range(self._first_offset, self._first_offset + self.rows), pa.int64())]
         for (_, kind), values in zip(_BATCH_FIELDS, zip(*self._batches, strict=True), strict=True):
             columns.append(pa.array(values, kind).take(batch_of_row))
-        for (_, kind), values in zip(_RECORD_FIELDS, zip(*self._records, strict=True), strict=True):
-            columns.append(pa.array(values, kind))
+        columns += [pa.array(values, kind) for (_, kind), values in zip(_RECORD_FIELDS, self._records, strict=True)]
         for name, kind in _TYPED_FIELDS:
             column: list[Any] = [None] * self.rows
-            for row, value in self._typed[name]:
+            for row, value in zip(*self._typed[name], strict=True):
                 column[row] = value
             columns.append(pa.array(column, kind))
         table = pa.table(columns, schema=SCHEMA)
