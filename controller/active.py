@@ -19,6 +19,7 @@ from controller.configs import alter_configs
 from controller.decision import Decision, check_record_bytes, refuse
 from controller.describe import describe_brokers
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
+from controller.export_cursors import alter_export_cursors, list_export_cursors
 from controller.features import update_features
 from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
@@ -156,6 +157,8 @@ class ActiveController:
             "close_client": lambda request, now: close_client(pending, request),
             "list_hostnames": lambda request, now: list_hostnames(state, now),
             "alter_hostnames": lambda request, now: alter_hostnames(state, request),
+            "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
+            "alter_export_cursors": lambda request, now: alter_export_cursors(state, request, quorum, now),
             "update_features": lambda request, now: update_features(state, request, node_id, quorum, now),
         }
 

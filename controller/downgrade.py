@@ -15,6 +15,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 _SNAPSHOTS_VOTERS_CLIENTS = 2
 _HOSTNAMES = 3
+_EXPORT_CURSORS = 4
 
 
 def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
@@ -34,6 +35,11 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
         yield (
             f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is {min(image.hostnames)!r}: {cannot};"
             " delete them (`raftlog hostnames delete --all`)"
+        )
+    if level < _EXPORT_CURSORS and len(image.export_cursors):
+        yield (
+            f"{len(image.export_cursors)} export cursors are set, the first is {min(image.export_cursors)!r}: {cannot};"
+            " remove them (`raftlog cursors delete --all`)"
         )
 
 

@@ -53,6 +53,8 @@ class ControllerSettings:
     """When log and snapshots take more, the oldest snapshot goes, and the log up to the end of the next one."""
     metadata_max_retention_ms: int = 7 * 24 * 3_600_000
     """When the oldest snapshot is older, it goes likewise."""
+    metadata_export_cursor_max_bytes: int = 1 << 30
+    """What export cursors still need stays, until log and snapshots take more than this."""
     controller_quorum_auto_join_enable: bool = False
     """An observer that is caught up asks to become a voter."""
     metadata_log_free_space_reserve_bytes: int = 0

@@ -6,12 +6,12 @@ Each node does so by itself, leader or not, from a reference to its committed im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import structlog
 
+from controller.retention import Held, Retention, cursors_of
 from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
@@ -32,35 +32,6 @@ else spend a good part of its time doing so. And a snapshot that is hardly small
 the one takes as long as loading the other."""
 RETENTION_EVERY_S = 10.0
 """How often it is asked whether the oldest snapshot may go: at most one does each time, as its space comes back late."""
-
-
-class Held(NamedTuple):
-    """A snapshot that is kept, and the log time at its end."""
-
-    snapshot_id: SnapshotId
-    last_timestamp_ms: int
-
-
-def next_start(
-    held: Sequence[Held],
-    log_start_offset: int,
-    used_bytes: Callable[[], int],
-    now_ms: int,
-    settings: ControllerSettings,
-) -> SnapshotId | None:
-    """The snapshot at whose end the log is to begin, so that the oldest one and the log below it go; None: nothing goes.
-
-    ``held``: ascending. ``now_ms``: wall clock. The newest snapshot always stays.
-    """
-    if len(held) < 2:
-        return None
-    if held[0].snapshot_id.end_offset < log_start_offset:
-        # Of no use: the log behind it is gone, as another one was installed.
-        return next(one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset)
-    too_old = now_ms - held[0].last_timestamp_ms > settings.metadata_max_retention_ms
-    if too_old or used_bytes() > settings.metadata_max_retention_bytes:
-        return held[1].snapshot_id
-    return None
 
 
 @dataclass(slots=True)
@@ -128,6 +99,7 @@ class Snapshots:
         self._wall_clock_ms = wall_clock_ms
         self._trigger = Trigger(now)
         self._ask_at = self._retention_at = now
+        self._retention = Retention(settings)
         self._timestamps: dict[SnapshotId, int] = {}
         self._writing: Image | None = None
         self.generated = 0
@@ -147,6 +119,8 @@ class Snapshots:
             generated_bytes=self.generated_bytes,
             generated_age_ms=(now - self.generated_at) * 1000,
             loaded=self.loaded,
+            cursors_holding=len(self._retention.held_by),
+            cursors_passed=self._retention.passed,
         )
 
     def _newest_bytes(self) -> int:
@@ -173,7 +147,7 @@ class Snapshots:
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
             self._retention_at = now + RETENTION_EVERY_S
-            self._keep_retention()
+            self._keep_retention(image)
 
     def take(self, now: float, image: Image) -> bool:
         """Begin to take a snapshot of this committed image; whether there was reason and leave to."""
@@ -195,12 +169,14 @@ class Snapshots:
         self._retention_at = 0.0
         log.info("snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size)
 
-    def _keep_retention(self) -> None:
-        held = self._held()
-        start = next_start(
-            held, self._replica.log_start_offset, self._replica.used_bytes, self._wall_clock_ms(), self._settings
+    def _keep_retention(self, image: Callable[[], Image]) -> None:
+        held, replica = self._held(), self._replica
+        verdict = self._retention.decide(
+            held, replica.log_start_offset, replica.used_bytes, self._wall_clock_ms(), lambda: cursors_of(image())
         )
-        if start is not None and self._replica.advance_log_start(start):
+        start = verdict.start
+        if start is not None and replica.advance_log_start(start):
+            self._retention.advanced(verdict)
             log.info("log start advanced", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
 
     def _held(self) -> list[Held]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from raftlog.batch import RecordData
-from raftlog.metadata.entities import Client, ClientResult, Partition
+from raftlog.metadata.entities import Client, ClientResult, ExportCursor, Hostname, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from replay.entities import config_key, result_key, to_json
@@ -67,6 +67,8 @@ class ChangeRecorder(ImageBuilder):
             return str(value.id)
         if isinstance(value, ClientResult):
             return result_key(value)
+        if isinstance(value, Hostname | ExportCursor):
+            return value.name
         if kind == "config":
             resource_type, resource_name, name = key
             return config_key(int(str(resource_type)), str(resource_name), str(name))

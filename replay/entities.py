@@ -70,6 +70,7 @@ def count_entities(image: Image) -> dict[str, int]:
         "client_result": len(image.client_results),
         "voters": int(image.voters is not None),
         "hostname": len(image.hostnames),
+        "export_cursor": len(image.export_cursors),
     }
     return {kind: count for kind, count in counts.items() if count}
 
@@ -101,3 +102,5 @@ def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
         yield "voters", "", image.voters
     for hostname, mapping in sorted(image.hostnames.items()):
         yield "hostname", hostname, mapping
+    for name, cursor in sorted(image.export_cursors.items()):
+        yield "export_cursor", name, cursor

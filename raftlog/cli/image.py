@@ -113,8 +113,8 @@ def find(document: dict[str, Any], path: str) -> Any:
         matches = [broker for broker in part if str(broker["id"]) == rest]
     elif kind == "applied":
         matches = [applied for applied in part if str(applied["broker_id"]) == rest]
-    elif kind == "hostnames":
-        matches = [mapping for mapping in part if mapping["name"] == rest]
+    elif kind in ("hostnames", "export_cursors"):
+        matches = [one for one in part if one["name"] == rest]
     elif kind == "configs":
         resource, _, name = rest.partition("/")
         number = RESOURCE_KINDS.get(resource)

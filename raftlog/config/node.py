@@ -60,6 +60,7 @@ class ControllerConfig:
     metadata_log_max_snapshot_interval_ms: int
     metadata_max_retention_bytes: int
     metadata_max_retention_ms: int
+    metadata_export_cursor_max_bytes: int
     request_timeout_ms: int
     metadata_log_free_space_reserve_bytes: int
 
@@ -220,6 +221,7 @@ def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> Co
         metadata_log_max_snapshot_interval_ms=settings.metadata_log_max_snapshot_interval_ms,
         metadata_max_retention_bytes=settings.metadata_max_retention_bytes,
         metadata_max_retention_ms=settings.metadata_max_retention_ms,
+        metadata_export_cursor_max_bytes=settings.metadata_export_cursor_max_bytes,
         request_timeout_ms=settings.request_timeout_ms,
         metadata_log_free_space_reserve_bytes=settings.metadata_log_free_space_reserve_bytes,
     )

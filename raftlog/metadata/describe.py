@@ -30,6 +30,7 @@ def image_to_dict(image: Image) -> dict[str, Any]:
         "voters": None if image.voters is None else _voters(image.voters),
         "clients": [_client(image, image.clients[client_id]) for client_id in sorted(image.clients)],
         "hostnames": [asdict(image.hostnames[name]) for name in sorted(image.hostnames)],
+        "export_cursors": [asdict(image.export_cursors[name]) for name in sorted(image.export_cursors)],
         "applied": [asdict(image.applied[broker_id]) for broker_id in sorted(image.applied)],
     }
 

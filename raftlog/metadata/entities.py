@@ -154,6 +154,19 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
+class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
+    """How far an export has come: it holds everything below ``end_offset`` (exclusive), and nodes keep the log from there on.
+
+    ``target``: where it is, as its program says. ``offset`` and ``timestamp_ms``: of the cursor's record, and its log time.
+    """
+
+    name: str
+    end_offset: int
+    target: str
+    offset: int
+    timestamp_ms: int
+
+
 def entity_hash(*content: object) -> int:
     """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their canonical bytes.
 

@@ -22,6 +22,7 @@ from raftlog.metadata.entities import (
     VoterEntry,
     Voters,
 )
+from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
@@ -325,4 +326,5 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.NO_OP: _no_op,
     RecordType.RECOVERY: _no_op,
     RecordType.HOSTNAME: fold_hostname,
+    RecordType.EXPORT_CURSOR: fold_export_cursor,
 }

@@ -18,6 +18,7 @@ from raftlog.metadata.entities import (
     Broker,
     Client,
     ClientResult,
+    ExportCursor,
     Hostname,
     Leader,
     Partition,
@@ -59,6 +60,7 @@ class Image:
     client_results: pmap.Map[ClientResultKey, ClientResult] = field(default_factory=pmap.empty)
     """(client id, sequence) -> what became of that write."""
     hostnames: pmap.Map[str, Hostname] = field(default_factory=pmap.empty)
+    export_cursors: pmap.Map[str, ExportCursor] = field(default_factory=pmap.empty)
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
@@ -114,6 +116,10 @@ class ImageView(Protocol):
     def hostnames(self) -> Any:
         """Hostname -> Hostname."""
 
+    @property
+    def export_cursors(self) -> Any:
+        """Name -> ExportCursor."""
+
     def snapshot(self) -> Image:
         """The same state as an immutable image, for iteration; cheap."""
 
@@ -128,6 +134,7 @@ class ImageDraft:
         "clients",
         "configs",
         "epoch",
+        "export_cursors",
         "features",
         "hostnames",
         "leader",
@@ -160,6 +167,7 @@ class ImageDraft:
         self.clients = base.clients.mutate()
         self.client_results = base.client_results.mutate()
         self.hostnames = base.hostnames.mutate()
+        self.export_cursors = base.export_cursors.mutate()
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
@@ -180,6 +188,7 @@ class ImageDraft:
             self.clients.finish(),
             self.client_results.finish(),
             self.hostnames.finish(),
+            self.export_cursors.finish(),
             self.leader,
             self.progress,
             self.voters,

@@ -46,6 +46,7 @@ class RecordType(IntEnum):
     SNAPSHOT_FOOTER = 1007
     SNAPSHOT_ENTITIES = 1008
     HOSTNAME = 1009
+    EXPORT_CURSOR = 1010
 
 
 class GroupKey(NamedTuple):
@@ -76,6 +77,7 @@ MESSAGES: dict[int, type[Message]] = {
     RecordType.SNAPSHOT_FOOTER: pb.SnapshotFooterRecord,
     RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
     RecordType.HOSTNAME: pb.HostnameRecord,
+    RecordType.EXPORT_CURSOR: pb.ExportCursorRecord,
 }
 TYPE_OF: dict[type[Message], RecordType] = {message: RecordType(number) for number, message in MESSAGES.items()}
 
@@ -148,6 +150,7 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.CLOSE_CLIENT: lambda message: client_group(message.client_id),
     RecordType.RECOVERY: lambda _: None,
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
+    RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
 }
 ONLY_IN_SNAPSHOTS = frozenset({RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES})
 """Types that never stand in the log: they have no group."""

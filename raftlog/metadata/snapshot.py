@@ -26,6 +26,7 @@ from raftlog.metadata.entities import (
     Broker,
     Client,
     ClientResult,
+    ExportCursor,
     Hostname,
     Leader,
     Partition,
@@ -168,6 +169,10 @@ def _add_hostname(parts: Parts, content: Content) -> None:
     parts.hostnames[content[0].name] = content[0]
 
 
+def _add_export_cursor(parts: Parts, content: Content) -> None:
+    parts.export_cursors[content[0].name] = content[0]
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         "feature", ("features",), lambda image: image.features,
@@ -208,6 +213,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "hostname", ("hostnames",), lambda image: image.hostnames,
         lambda image, name: ((image.hostnames[name],),), tuple[Hostname], _add_hostname,
+    ),
+    Kind(
+        "export_cursor", ("export_cursors",), lambda image: image.export_cursors,
+        lambda image, name: ((image.export_cursors[name],),), tuple[ExportCursor], _add_export_cursor,
     ),
 )  # fmt: skip
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")

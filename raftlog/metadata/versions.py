@@ -17,14 +17,18 @@ BROKER_HEARTBEAT_VERSION = "broker.heartbeat.version"
 """1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343). See :func:`heartbeats_in_force`."""
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
-LATEST_METADATA_VERSION = 3
-"""The highest level this build knows. 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames."""
+LATEST_METADATA_VERSION = 4
+"""The highest level this build knows.
+
+2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export cursors.
+"""
 
 _SNAPSHOTS = 2
 _VOTERS = 2
 _CLIENTS = 2
 _HOSTNAMES = 3
 _REPLICA_EPOCHS = 3
+_EXPORT_CURSORS = 4
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -82,3 +86,8 @@ def supports_strict_reads(features: Features) -> bool:
 def supports_replica_epochs(features: Features) -> bool:
     """Whether every broker names its epoch in fetches, and every leader those of an ISR it proposes (KIP-903): -1 is no epoch then."""
     return metadata_version(features) >= _REPLICA_EPOCHS
+
+
+def supports_export_cursors(features: Features) -> bool:
+    """Whether ExportCursorRecords may be written."""
+    return metadata_version(features) >= _EXPORT_CURSORS

@@ -83,6 +83,15 @@ def _controller_image(now: Image) -> Iterator[Metric]:
     yield gauge(
         "kafka_controller_last_applied_record_timestamp", "Its batch's time, milliseconds since 1970.", now.timestamp_ms
     )
+    yield gauge(
+        "raftlog_export_cursor_lag_records",
+        "Committed records that an export has not read yet, as its cursor says.",
+        *(
+            ((name,), max(0, now.offset + 1 - now.export_cursors[name].end_offset))
+            for name in sorted(now.export_cursors)
+        ),
+        labels=("cursor",),
+    )
 
 
 def _brokers(now: Any) -> Iterator[Metric]:
@@ -172,6 +181,11 @@ def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], Snapsh
         "How often this process began with a snapshot, or had one installed.",
         lambda: describe().loaded,
     )
+    metrics.counter(
+        "raftlog_export_cursors_passed",
+        "Export cursors beyond which this process has dropped its log: those exports have a gap here.",
+        lambda: describe().cursors_passed,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +197,18 @@ class SnapshotFigures:
     generated_bytes: int
     generated_age_ms: float
     loaded: int
+    cursors_holding: int = 0
+    """Export cursors for whose sake the node keeps more of its log than it would."""
+    cursors_passed: int = 0
+    """Export cursors beyond which it has dropped its log all the same."""
 
 
 def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
+    yield gauge(
+        "raftlog_export_cursors_holding_log",
+        "Export cursors for whose sake this node keeps more of its log than retention asks for.",
+        now.cursors_holding,
+    )
     yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
     yield gauge("raftlog_snapshot_size_bytes", "Size of the newest one, 0 if there is none.", now.newest_bytes)
     yield gauge(

@@ -84,6 +84,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("lowest_acknowledged_offset", pa.int64()),
     ("high_watermark", pa.int64()),
     ("applied", _APPLIED),
+    ("cursor_end_offset", pa.int64()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
@@ -166,6 +167,10 @@ def _hostname(message: Any) -> Typed:
     return typed | ({"broker_id": message.broker_id} if message.HasField("broker_id") else {})
 
 
+def _export_cursor(message: Any) -> Typed:
+    return {"cursor_end_offset": message.end_offset} if message.HasField("end_offset") else {}
+
+
 _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.REGISTER_BROKER: _register,
     RecordType.UNREGISTER_BROKER: lambda m: {"broker_id": m.broker_id, "broker_epoch": m.broker_epoch},
@@ -184,6 +189,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
     RecordType.RECOVERY: lambda m: {"reason": m.reason},
     RecordType.HOSTNAME: _hostname,
+    RecordType.EXPORT_CURSOR: _export_cursor,
 }
 
 

@@ -51,7 +51,7 @@ MUTANTS = (
         "snapshot-without-clients",
         "exactly-once clients are not in snapshots, and nobody compares the hash",
         (
-            Edit("raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-2]:"),
+            Edit("raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-3]:"),
             Edit("raftlog.metadata.snapshot:pieces", "if state_hash & HASH_MASK != image.state_hash:", "if False:"),
             Edit(
                 "raftlog.metadata.snapshot:SnapshotLoader.finish",

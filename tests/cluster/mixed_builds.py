@@ -24,8 +24,14 @@ from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, se
 from raftlog.cli.local import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
-PINNED = [sys.executable, str(Path(__file__).with_name("pinned_build.py")), str(LATEST_METADATA_VERSION - 1)]
-"""The stand-in for another build: it knows the level before."""
+
+def pinned(level: int) -> list[str]:
+    """The stand-in for another build: the latest metadata.version that it knows is ``level``."""
+    return [sys.executable, str(Path(__file__).with_name("pinned_build.py")), str(level)]
+
+
+PINNED = pinned(LATEST_METADATA_VERSION - 1)
+"""The build before, as far as levels go."""
 WRITES = 60
 """How many writes must go through after each step."""
 Say = Callable[[str], None]

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from cluster_kit import CLIENT_METRICS, PATIENCE_S, controllers_of, raftlog, setting, until_true
-from mixed_builds import PINNED, MixedCluster
+from mixed_builds import MixedCluster, pinned
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
+from raftlog.metadata.versions import STRICT_READS
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -163,7 +164,7 @@ def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
 
 def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(tmp_path: Path) -> None:
     """A broker of the build before and one of this; both of this; the level is raised while the client reads at both in turn."""
-    mixed = MixedCluster(tmp_path / "c", PINNED, controllers=1, brokers=2, settings=SETTINGS)
+    mixed = MixedCluster(tmp_path / "c", pinned(STRICT_READS - 1), controllers=1, brokers=2, settings=SETTINGS)
     mixed.generate()
     old, new = (node.name for node in mixed.brokers)
 
@@ -188,7 +189,11 @@ def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(tm
 
             def raise_level() -> Any:
                 return raftlog(
-                    "features", "upgrade", "metadata.version=3", "--bootstrap-controller", mixed.bootstrap_controllers
+                    "features",
+                    "upgrade",
+                    f"metadata.version={STRICT_READS}",
+                    "--bootstrap-controller",
+                    mixed.bootstrap_controllers,
                 )
 
             refused = await reading(asyncio.to_thread(raise_level))

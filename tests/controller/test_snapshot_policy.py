@@ -10,18 +10,18 @@ from controller.snapshots import (
     ASK_AGAIN_S,
     RETENTION_EVERY_S,
     SMALL_BYTES,
-    Held,
     SnapshotLoad,
     Snapshots,
     Trigger,
-    next_start,
 )
 from raftlog.errors import CorruptLogError
-from raftlog.metadata import pmap
+from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
 from raftlog.snapshot_file import SnapshotHeader, read_header
 from raftlog.storage.api import SnapshotId
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
     metadata_log_max_record_bytes_between_snapshots=1000,
@@ -53,29 +53,6 @@ def test_a_large_state_is_written_down_less_often() -> None:
 def test_interval_0_means_never_for_its_age() -> None:
     settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
     assert not Trigger(0.0, 1).due(1e12, 0, settings)
-
-
-def held(*ends: int, at_ms: int = 0) -> list[Held]:
-    return [Held(SnapshotId(end, 1), at_ms + end) for end in ends]
-
-
-@pytest.mark.parametrize(
-    ("ends", "start", "used", "now_ms", "expected"),
-    [
-        ((), 0, 1 << 40, 1 << 40, None),
-        ((10,), 0, 1 << 40, 1 << 40, None),
-        ((10, 20), 0, 5000, 100_010, None),
-        ((10, 20), 0, 5001, 0, 20),
-        ((10, 20), 0, 0, 100_011, 20),
-        ((10, 20, 30), 10, 5001, 0, 20),
-        # Another snapshot was installed: those before it stand for a log that is gone.
-        ((10, 20, 30), 30, 0, 0, 30),
-        ((10, 20, 30), 15, 0, 0, 20),
-    ],
-)
-def test_the_oldest_goes_and_the_newest_always_stays(ends, start, used, now_ms, expected) -> None:
-    found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
-    assert (found.end_offset if found else None) == expected
 
 
 class FakeReplica:
@@ -110,6 +87,9 @@ class FakeReplica:
     def used_bytes(self) -> int:
         return self.used
 
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        return len(self.content[snapshot_id])
+
     def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
         return read_header(self.content[snapshot_id][:200])
 
@@ -118,11 +98,10 @@ class FakeReplica:
 
 
 def image(offset: int, level: int = 2, timestamp_ms: int = 0) -> Image:
-    from raftlog.metadata.entities import entity_hash
-
-    features = pmap.empty().mutate()
-    features["metadata.version"] = level
-    return Image(offset, 1, timestamp_ms, entity_hash("feature", "metadata.version", level), features=features.finish())
+    builder = ImageBuilder(Image(offset - 1, 1))
+    feature = pb.FeatureLevelRecord(name="metadata.version", feature_level=level)
+    builder.apply_batch([record(feature)], base_offset=offset, epoch=1, timestamp_ms=timestamp_ms)
+    return builder.snapshot()
 
 
 class Stage:
@@ -141,6 +120,9 @@ class Stage:
 
         self.snapshots.tick(now, state_bytes, made)
         return self.replica.writing is not None
+
+    def holding(self) -> int:
+        return self.snapshots.figures(0.0).cursors_holding
 
 
 def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
@@ -224,6 +206,24 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     assert stage.replica.snapshots == (SnapshotId(40, 1),)
 
 
+def test_retention_asks_the_committed_image_for_export_cursors() -> None:
+    stage = Stage()
+    for end in (10, 20):
+        stage.snapshots.applied(1000)
+        assert stage.tick(end / 10, end - 1, timestamp_ms=end)
+        stage.replica.finish()
+    stage.replica.used, made = 5001, ImageBuilder(image(29))
+    cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
+    made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
+    committed = made.snapshot()
+    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed)
+    assert stage.replica.advanced == []
+    assert stage.holding() == 1
+    stage.tick(2 * RETENTION_EVERY_S + 2, 31)
+    assert stage.replica.advanced == [20], "the cursor was removed"
+    assert stage.holding() == 0
+
+
 def loading(content: bytes, snapshot_id: SnapshotId) -> tuple[Image | None, int]:
     replica = FakeReplica()
     replica.content[snapshot_id] = content
@@ -236,10 +236,6 @@ def loading(content: bytes, snapshot_id: SnapshotId) -> tuple[Image | None, int]
 
 
 def large(offset: int) -> bytes:
-    from raftlog.metadata.fold import ImageBuilder
-    from raftlog.metadata.records import record
-    from raftlog.wire.records.v1 import records_pb2 as pb
-
     builder = ImageBuilder(Image())
     messages = [
         pb.ConfigRecord(resource_type=2, resource_name=f"r{n}", name="k", value="v" * 100) for n in range(offset + 1)
@@ -278,12 +274,7 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
     from raftlog.observability.node_metrics import add_snapshot_metrics
     from raftlog.observability.registry import MetricsRegistry
 
-    class Sized(FakeReplica):
-        def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-            return len(self.content[snapshot_id])
-
     stage = Stage()
-    stage.replica = stage.snapshots._replica = Sized()
     now = 7.0
     registry = MetricsRegistry(process=False)
     add_snapshot_metrics(registry, lambda: stage.snapshots.figures(now))
@@ -295,7 +286,9 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
     age = "kafka_server_snapshot_emitter_latest_snapshot_generated_age_ms"
     size = "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes"
     loads = "kafka_server_metadata_loader_handle_load_snapshot_count_total"
-    assert shown() == {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7000, loads: 0}
+    cursors = {"raftlog_export_cursors_holding_log": 0, "raftlog_export_cursors_passed_total": 0}
+    nothing = {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7000, loads: 0}
+    assert shown() == nothing | cursors
     stage.snapshots.applied(1000)
     stage.tick(8.0, 10)
     stage.replica.finish()
@@ -303,5 +296,5 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
     now = 10.0
     written = len(stage.replica.content[SnapshotId(11, 1)])
     assert shown() == {
-        "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2000, loads: 1
+        "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2000, loads: 1, **cursors
     }  # fmt: skip

@@ -20,6 +20,7 @@ class NaiveState:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.applied: dict[int, dict[str, int]] = {}
         self.hostnames: dict[str, dict[str, Any]] = {}
+        self.export_cursors: dict[str, dict[str, Any]] = {}
         self.leader: dict[str, Any] | None = None
         self.progress: dict[str, int] | None = None
         self.topics_made = 0
@@ -42,6 +43,7 @@ class NaiveState:
             self._partition_change,
             self._config,
             self._hostname,
+            self._export_cursor,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
@@ -61,6 +63,7 @@ class NaiveState:
             "voters": None,
             "clients": [],
             "hostnames": [self.hostnames[name] for name in sorted(self.hostnames)],
+            "export_cursors": [self.export_cursors[name] for name in sorted(self.export_cursors)],
             "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
         }
 
@@ -199,6 +202,14 @@ class NaiveState:
         self.hostnames[name] = {"name": name, "offset": offset, **fields}
         return pb.HostnameRecord(hostname=name, **fields)
 
+    def _export_cursor(self, n: int, offset: int, epoch: int) -> Any:
+        name = f"c{n % 3}"
+        if n & 8:
+            return self.export_cursors.pop(name, None) and pb.ExportCursorRecord(name=name)
+        fields = {"end_offset": n % 7, "target": f"where{n % 2}"}
+        self.export_cursors[name] = {"name": name, "offset": offset, "timestamp_ms": 5 * epoch, **fields}
+        return pb.ExportCursorRecord(name=name, **fields)
+
     def _leader(self, n: int, offset: int, epoch: int) -> Any:
         self.leader = {"epoch": epoch, "leader_id": n % 3, "voters": [0, 1, 2]}
         return pb.LeaderChangeRecord(leader_id=n % 3, voters=[0, 1, 2])
@@ -213,6 +224,6 @@ class NaiveState:
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 14), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 2**10 - 1)), min_size=1, max_size=5), max_size=16
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

@@ -60,5 +60,6 @@ def test_the_empty_image() -> None:
         "voters": None,
         "clients": [],
         "hostnames": [],
+        "export_cursors": [],
         "applied": [],
     }

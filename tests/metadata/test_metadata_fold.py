@@ -1,5 +1,7 @@
 """The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies under it."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from naive_state import HISTORIES, NaiveState
 from raftlog import batch
 from raftlog.metadata import pmap
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import HASH_MASK, Hostname, entity_hash
+from raftlog.metadata.entities import HASH_MASK, ExportCursor, Hostname, entity_hash
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import (
@@ -68,6 +70,7 @@ def hash_from_scratch(image: Image) -> int:
         *(("feature", name, level) for name, level in image.features.items()),
         *(("applied", applied) for applied in image.applied.values()),
         *(("hostname", mapping) for mapping in image.hostnames.values()),
+        *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
     ]
     entities += [
         (kind, one) for kind, one in (("leader", image.leader), ("progress", image.progress)) if one is not None
@@ -115,6 +118,7 @@ def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: obj
     for key in keys:
         builder = ImageBuilder(Image())
         for at, epoch, one in groups[key]:
+            builder.timestamp_ms = 5 * epoch
             apply(builder, one.type, one.message, at, epoch)
         part = builder.snapshot()
         assert key is not None or part.state_hash == 0
@@ -246,6 +250,25 @@ def test_a_hostname_is_mapped_moved_and_forgotten() -> None:
         builder.apply_batch(gone, base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
 
 
+def test_an_export_cursor_is_set_moved_and_removed() -> None:
+    builder = fold([GROUND])
+    before = builder.snapshot().state_hash
+
+    def then(timestamp_ms: int, **fields: Any) -> None:
+        one = record(pb.ExportCursorRecord(name="c", **fields))
+        builder.apply_batch([one], base_offset=builder.offset + 1, epoch=2, timestamp_ms=timestamp_ms)
+
+    then(70, end_offset=2, target="t")
+    assert builder.export_cursors["c"] == ExportCursor("c", 2, "t", builder.offset, 70)
+    then(80, end_offset=0)
+    assert builder.export_cursors["c"] == ExportCursor("c", 0, "", builder.offset, 80)
+    then(90)
+    assert "c" not in builder.export_cursors
+    assert builder.snapshot().state_hash == before
+    with pytest.raises(FoldError, match=r"EXPORT_CURSOR .* names 'c', which is not there"):
+        then(90)
+
+
 def test_a_batch_must_follow_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
@@ -272,3 +295,4 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
     assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
     assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == ("client", "7")
     assert group_of(RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), 7) == ("hostname", "h")
+    assert group_of(RecordType.EXPORT_CURSOR, pb.ExportCursorRecord(name="c"), 7) == ("export_cursor", "c")

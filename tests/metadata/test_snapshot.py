@@ -80,6 +80,8 @@ def everything() -> Image:
     )
     mapping = pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")
     builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
+    cursor = pb.ExportCursorRecord(name="nightly", end_offset=9, target="there")
+    builder.apply_batch([record(cursor)], base_offset=13, epoch=7, timestamp_ms=99)
     return builder.snapshot()
 
 
@@ -104,7 +106,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 13, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", 3, 14, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -213,7 +215,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
 
 def test_a_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generation=0)
-    with pytest.raises(ValueError, match="header for 13"):
+    with pytest.raises(ValueError, match="header for 14"):
         list(snapshot.pieces(Image(), header))
 
 

@@ -38,7 +38,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def with_clients(tmp_path_factory: pytest.TempPathFactory) -> tuple[LogHistory, Path]:
-    history = LogHistory(23, metadata_version=3).run(1000)
+    history = LogHistory(23, metadata_version=4).run(1000)
     directory = tmp_path_factory.mktemp("clients")
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=300) as writer:
         writer.append_chunk(b"".join(history.batches))
@@ -125,8 +125,10 @@ def test_clients_and_their_results(replay: Replay, with_clients: tuple[LogHistor
     found = [(row.kind, row.key, msgspec.json.decode(row.value)) for row in result.rows]
     assert sorted(row[:2] for row in expected) == sorted(row[:2] for row in found if row[0].startswith("client"))
     assert all(row in found for row in expected)
-    mapped = [(kind, key, plain(value)) for kind, key, value in entities(image) if kind == "hostname"]
-    assert mapped == sorted(row for row in found if row[0] == "hostname")
+    for named in ("hostname", "export_cursor"):
+        expected = [(kind, key, plain(value)) for kind, key, value in entities(image) if kind == named]
+        assert expected or named == "hostname"
+        assert expected == sorted(row for row in found if row[0] == named)
 
 
 def test_history_of_a_client(replay: Replay, with_clients: tuple[LogHistory, Path]) -> None:

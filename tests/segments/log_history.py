@@ -9,7 +9,7 @@ from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import supports_hostnames
+from raftlog.metadata.versions import supports_export_cursors, supports_hostnames
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -199,6 +199,13 @@ class LogHistory:
         self.client_id = self.append(pb.OpenClientRecord(name=f"client-{self.end_offset}"))
         return self.client_id
 
+    def move_cursor(self, name: str) -> int:
+        """An export has come to the end, or its cursor goes."""
+        cursor = pb.ExportCursorRecord(name=name, target=f"{name}'s")
+        if name not in self.draft.export_cursors or self.rng.random() < 0.8:
+            cursor.end_offset = self.end_offset
+        return self.append(cursor, principal="User:exporter")
+
     def progress(self) -> None:
         high_watermark = self.end_offset
         applied = {
@@ -243,6 +250,8 @@ class LogHistory:
             self.elect(rng.randrange(1, 4))
         elif dice < 0.11 and self.draft.features["metadata.version"] > 1:
             self.open_client()
+        elif dice < 0.14 and supports_export_cursors(self.draft.features):
+            self.move_cursor(f"cursor-{rng.randrange(3)}")
         elif dice < 0.2:
             self.progress()
         elif dice < 0.3:

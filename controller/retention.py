@@ -1,0 +1,131 @@
+"""Which of a node's snapshots goes next, with the log below the one after it, and for whose sake none does.
+
+Each node drops its log by itself: by size and by age. It does not drop what an export has yet to read: its log start stays at or below
+every export cursor that is not below it already, in the image that is committed here. A cursor that nobody moves any more must not fill
+the disk: above ``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor that was passed holds
+nothing back: what its export needs next is gone here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from controller.settings import ControllerSettings
+from raftlog.metadata.entities import ExportCursor
+from raftlog.metadata.image import Image
+from raftlog.storage.api import SnapshotId
+
+log = structlog.get_logger(__name__)
+
+
+class Held(NamedTuple):
+    """A snapshot that is kept, and the log time at its end."""
+
+    snapshot_id: SnapshotId
+    last_timestamp_ms: int
+
+
+class Verdict(NamedTuple):
+    """What retention says. ``start``: the snapshot at whose end the log is to begin; None: nothing goes.
+
+    ``held_by``: the export cursors because of which nothing goes, though it is time. ``passed``: those that ``start`` lies above.
+    """
+
+    start: SnapshotId | None
+    held_by: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+NOTHING = Verdict(None)
+
+
+def next_start(
+    held: Sequence[Held],
+    log_start_offset: int,
+    used_bytes: Callable[[], int],
+    now_ms: int,
+    settings: ControllerSettings,
+) -> SnapshotId | None:
+    """The snapshot at whose end the log is to begin, so that the oldest one and the log below it go; None: nothing goes.
+
+    By size and age alone. ``held``: ascending. ``now_ms``: wall clock. The newest snapshot always stays.
+    """
+    if len(held) < 2:
+        return None
+    if held[0].snapshot_id.end_offset < log_start_offset:
+        # Of no use: the log behind it is gone, as another one was installed.
+        return next(one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset)
+    too_old = now_ms - held[0].last_timestamp_ms > settings.metadata_max_retention_ms
+    if too_old or used_bytes() > settings.metadata_max_retention_bytes:
+        return held[1].snapshot_id
+    return None
+
+
+def judge(
+    start: SnapshotId,
+    log_start_offset: int,
+    cursors: Sequence[ExportCursor],
+    used_bytes: Callable[[], int],
+    settings: ControllerSettings,
+) -> Verdict:
+    """Whether the log may begin at the end of ``start``, as ``next_start`` would have it, for the exports under way."""
+    needy = tuple(one.name for one in cursors if log_start_offset <= one.end_offset < start.end_offset)
+    if needy and used_bytes() <= settings.metadata_export_cursor_max_bytes:
+        return Verdict(None, held_by=needy)
+    return Verdict(start, passed=needy)
+
+
+def cursors_of(image: Image) -> list[ExportCursor]:
+    """The export cursors, by name."""
+    return [image.export_cursors[name] for name in sorted(image.export_cursors)]
+
+
+class Retention:
+    """The two policies one after the other, and what they have come to here: for the log, and for metrics."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self.held_by: tuple[str, ...] = ()
+        """The export cursors for whose sake this node keeps more than it would."""
+        self.passed = 0
+        """How often this process has dropped what an export cursor asked to keep."""
+
+    def decide(
+        self,
+        held: Sequence[Held],
+        log_start_offset: int,
+        used_bytes: Callable[[], int],
+        now_ms: int,
+        cursors: Callable[[], Sequence[ExportCursor]],
+    ) -> Verdict:
+        """What goes now. ``cursors`` is asked only if something would."""
+        start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
+        verdict = NOTHING
+        if start is not None:
+            verdict = judge(start, log_start_offset, cursors(), used_bytes, self._settings)
+        if verdict.held_by != self.held_by:
+            self.held_by = verdict.held_by
+            if verdict.held_by:
+                log.warning(
+                    "export cursors hold the log back",
+                    cursors=list(verdict.held_by),
+                    log_start_offset=log_start_offset,
+                    used_bytes=used_bytes(),
+                    max_bytes=self._settings.metadata_export_cursor_max_bytes,
+                )
+        return verdict
+
+    def advanced(self, verdict: Verdict) -> None:
+        """The log begins at the verdict's start now."""
+        if verdict.passed:
+            assert verdict.start is not None
+            self.passed += len(verdict.passed)
+            log.error(
+                "the log was dropped beyond export cursors: these exports cannot go on from this node",
+                cursors=list(verdict.passed),
+                log_start_offset=verdict.start.end_offset,
+                max_bytes=self._settings.metadata_export_cursor_max_bytes,
+            )

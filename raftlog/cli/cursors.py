@@ -1,0 +1,181 @@
+"""``raftlog cursors``: how far exports have come, and what of the log is kept for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.render import time_text
+from raftlog.cli.writes import AcksLevel, ValidateOnly, first_error, print_written, write, written
+from raftlog.errors import ConfigError
+from raftlog.wire.controller.v1 import controller_pb2
+
+app = typer.Typer(
+    help="Export cursors: what of the log is kept for exports that have yet to read it.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
+
+Expected = Annotated[
+    int | None,
+    typer.Option(
+        "--expected-offset",
+        metavar="OFFSET",
+        min=-1,
+        help="Only if the cursor is still the one listed with this SET AT; -1: only if there is none.",
+    ),
+]
+
+
+def register(app_: typer.Typer) -> None:
+    """Add the commands."""
+    app_.add_typer(app, name="cursors")
+
+
+@app.callback()
+def _group() -> None:
+    """Export cursors: what of the log is kept for exports that have yet to read it."""
+
+
+@app.command("list", epilog=EPILOG)
+def list_(
+    bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
+) -> None:
+    """List the export cursors. No node drops its log from END on, until it takes more than metadata.export.cursor.max.bytes.
+
+    END is the first offset that the export does not hold yet, LAG how many committed records that are, MOVED when the cursor was set
+    last. A cursor that is "passed" came too late: the log of the active controller begins behind it. --expected-offset compares SET AT.
+
+    \b
+    Examples:
+      raftlog cursors list --bootstrap-controller 127.0.0.1:9093
+    """
+    answer = _ask(bootstrap_controller, timeout)
+    cursors = [
+        {
+            "name": one.name,
+            "end_offset": one.end_offset,
+            "lag": max(0, answer.high_watermark - one.end_offset),
+            "state": "passed" if one.end_offset < answer.log_start_offset else "kept",
+            "timestamp_ms": one.timestamp_ms,
+            "offset": one.offset,
+            "target": one.target or None,
+        }
+        for one in answer.cursors
+    ]
+    if as_json:
+        print_json(
+            {
+                "log_start_offset": answer.log_start_offset,
+                "high_watermark": answer.high_watermark,
+                "cursors": cursors,
+            }
+        )
+        return
+    rows = [(*list(one.values())[:4], time_text(one["timestamp_ms"]), one["offset"], one["target"]) for one in cursors]
+    columns = ("CURSOR", "END", "LAG", "STATE", "MOVED", "SET AT", "EXPORT")
+    print_table(columns, rows, right=("END", "LAG", "SET AT"))
+    print_line(f"the log of the active controller begins at offset {answer.log_start_offset}")
+
+
+@app.command("set", epilog=EPILOG)
+def set_(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the cursor.")],
+    end_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="WHERE", help="What it is for, for people and to tell exports apart.")
+    ] = "",
+    expected_offset: Expected = None,
+    validate_only: ValidateOnly = False,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Set an export cursor by hand: for an exporter of one's own, or to keep the log from an offset on before a first export.
+
+    `raftlog export --cursor NAME` sets its cursor itself. A cursor of another export (--target) is not moved without --expected-offset.
+
+    \b
+    Examples:
+      raftlog cursors set nightly 120400 --bootstrap-controller 127.0.0.1:9093
+      raftlog cursors set nightly 120400 --expected-offset -1
+    """
+    change = controller_pb2.ExportCursorAlteration(
+        name=name, end_offset=end_offset, target=target, expected_offset=expected_offset
+    )
+    response = _alter([change], validate_only, bootstrap_server, bootstrap_controller, timeout)
+    _say(response, f"the log is kept from offset {end_offset} on", validate_only=validate_only, as_json=as_json)
+
+
+@app.command(epilog=EPILOG)
+def delete(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Of the cursors.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    expected_offset: Expected = None,
+    validate_only: ValidateOnly = False,
+    bootstrap_server: BootstrapServer = "",
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Remove export cursors: what was kept for them may go at once. The exports themselves are not touched.
+
+    \b
+    Examples:
+      raftlog cursors delete nightly --bootstrap-controller 127.0.0.1:9093
+      raftlog cursors delete --all --validate-only
+    """
+    if all_ == bool(names):
+        raise ConfigError("give the names of cursors, or --all")
+    if expected_offset is not None and len(names or []) != 1:
+        raise ConfigError("--expected-offset is about one cursor")
+    changes = [
+        controller_pb2.ExportCursorAlteration(name=name, expected_offset=expected_offset) for name in names or []
+    ]
+    if all_:
+        listed = _ask(bootstrap_controller, timeout).cursors
+        # What was set anew meanwhile is not what was asked for.
+        changes = [controller_pb2.ExportCursorAlteration(name=one.name, expected_offset=one.offset) for one in listed]
+    response = _alter(changes, validate_only, bootstrap_server, bootstrap_controller, timeout)
+    _say(response, "removed", validate_only=validate_only, as_json=as_json)
+
+
+def _ask(bootstrap_controller: str, timeout: float) -> Any:
+    from raftlog.cli.session import Session, run
+
+    async def ask(session: Session) -> Any:
+        client = session.controllers(bootstrap_controller)
+        return (await client.call(controller_pb2.ListExportCursorsRequest(), timeout_s=timeout)).list_export_cursors
+
+    return run(ask, timeout)
+
+
+def _alter(
+    changes: list[controller_pb2.ExportCursorAlteration],
+    validate_only: bool,
+    bootstrap_server: str,
+    bootstrap_controller: str,
+    timeout: float,
+) -> Any:
+    body = controller_pb2.AlterExportCursorsRequest(alterations=changes, validate_only=validate_only)
+    response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)
+    error = first_error(response.alter_export_cursors.results)
+    if error is not None:
+        raise error
+    return response
+
+
+def _say(response: Any, what: str, *, validate_only: bool, as_json: bool) -> None:
+    results = response.alter_export_cursors.results
+    if as_json:
+        print_json({"cursors": {one.name: known(one.offset) for one in results}, "write": written(response)})
+        return
+    done = "would be accepted" if validate_only else what
+    for one in results:
+        print_line(f"{one.name}: {done}")
+    print_written(response)

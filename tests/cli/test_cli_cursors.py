@@ -1,0 +1,63 @@
+"""``raftlog cursors`` against a real controller and broker."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def at(cluster):
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def listed(raftlog, at):
+    return {one["name"]: one for one in raftlog("cursors", "list", *at, "--json").json["cursors"]}
+
+
+def test_set_list_take_over_and_delete(raftlog, at, cluster):
+    ran = raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--validate-only", *at)
+    assert (ran.code, ran.out.strip()) == (0, "nightly: would be accepted")
+    assert listed(raftlog, at) == {}
+    assert raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--expected-offset", -1, *at).code == 0
+    one = listed(raftlog, at)["nightly"]
+    assert (one["end_offset"], one["state"], one["target"]) == (2, "kept", "/a")
+    assert one["lag"] > 0
+    shown = raftlog("cursors", "list", *at).out
+    assert "nightly" in shown
+    assert "/a" in shown
+    assert "begins at offset 0" in shown
+    refused = raftlog("cursors", "set", "nightly", 3, "--target", "/b", *at)
+    assert refused.code == 1
+    assert "cursor nightly is that of the export /a" in refused.err
+    taken = ("cursors", "set", "nightly", 3, "--target", "/b", "--expected-offset", one["offset"], *at)
+    assert raftlog(*taken).code == 0
+    # A broker forwards it.
+    moved = raftlog("cursors", "set", "nightly", 4, "--bootstrap-server", cluster.brokers[0].endpoint)
+    assert "nightly: the log is kept from offset 4 on" in moved.out
+    one = listed(raftlog, at)["nightly"]
+    assert (one["end_offset"], one["target"]) == (4, "/b")
+    assert raftlog("cursors", "delete", "nightly", *at, "--json").json["cursors"] == {"nightly": None}
+    assert "RESOURCE_NOT_FOUND: there is no cursor nightly" in raftlog("cursors", "delete", "nightly", *at).err
+
+
+def test_all_go_when_asked(raftlog, at):
+    for name in ("a", "b"):
+        assert raftlog("cursors", "set", name, 1, *at).code == 0
+    assert set(raftlog("cursors", "delete", "--all", "--json", *at).json["cursors"]) == {"a", "b"}
+    assert listed(raftlog, at) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["delete"], "give the names of cursors, or --all"),
+        (["delete", "a", "--all"], "give the names of cursors, or --all"),
+        (["delete", "a", "b", "--expected-offset", 1], "is about one cursor"),
+        (["set", "a b", 1], "is no name of a cursor"),
+        (["set", "a", 1_000_000_000], "would hold nothing"),
+    ],
+)
+def test_what_makes_no_sense(raftlog, at, arguments, says):
+    ran = raftlog("cursors", *arguments, *at)
+    assert ran.code != 0
+    assert says in ran.err

@@ -1,0 +1,145 @@
+"""Export cursors are set, compared, taken over, removed and listed; none promises what is gone or not there yet."""
+
+from typing import Any
+
+import pytest
+from deciding import Cell
+
+from controller import export_cursors
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import ExportCursor
+from raftlog.metadata.records import RecordType
+from raftlog.quorum.description import QuorumDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterExportCursorsRequest:
+    made = [rpc.ExportCursorAlteration(**one) for one in alterations]
+    return rpc.AlterExportCursorsRequest(alterations=made, **fields)
+
+
+def look_at(log_start_offset: int) -> Any:
+    """A quorum whose only member begins its log there."""
+
+    def look(now: float) -> QuorumDescription:
+        return QuorumDescription(
+            role="leader", epoch=1, leader_id=1, voted_id=1, log_start_offset=log_start_offset, log_end_offset=99,
+            flushed_end_offset=99, high_watermark=99, epoch_start_offset=0, voters=(), observers=(),
+        )  # fmt: skip
+
+    return look
+
+
+def cell(log_start_offset: int = 0, **fields: Any) -> Cell:
+    """A controller with a few records in its log."""
+    return Cell(quorum=look_at(log_start_offset), **fields)
+
+
+def ends(at: Cell) -> dict[str, int]:
+    return {name: one.end_offset for name, one in sorted(at.pending.snapshot().export_cursors.items())}
+
+
+def test_set_move_and_remove() -> None:
+    at = cell()
+    decision = at.propose(at.decide(alter({"name": "nightly", "end_offset": 3, "target": "a"})))
+    assert [one.type for one in decision.records] == [RecordType.EXPORT_CURSOR]
+    result = decision.body.results[0]
+    assert at.pending.export_cursors["nightly"] == ExportCursor("nightly", 3, "a", result.offset, 0)
+    moved = at.send(alter({"name": "nightly", "end_offset": 5})).results[0]
+    assert at.pending.export_cursors["nightly"] == ExportCursor("nightly", 5, "a", moved.offset, 0)
+    # Back, for an export that begins anew: more is kept, which harms nobody.
+    at.send(alter({"name": "nightly", "end_offset": 0, "target": "a"}))
+    assert ends(at) == {"nightly": 0}
+    assert at.send(alter({"name": "nightly"})).results[0].offset == -1
+    assert ends(at) == {}
+
+
+def test_only_committed_cursors_are_listed_by_name_with_what_the_log_holds() -> None:
+    at = cell(1)
+    at.send(alter({"name": "b", "end_offset": 3}, {"name": "a", "end_offset": 2, "target": "t"}))
+    at.hold_commits = True
+    at.send(alter({"name": "c", "end_offset": 3}))
+    listed = at.send(rpc.ListExportCursorsRequest())
+    assert [(one.name, one.end_offset, one.target) for one in listed.cursors] == [("a", 2, "t"), ("b", 3, "")]
+    assert [one.offset for one in listed.cursors] == [at.pending.export_cursors[name].offset for name in "ab"]
+    assert (listed.log_start_offset, listed.high_watermark) == (1, at.pending.offset)
+
+
+def test_what_is_so_already_and_what_is_only_tried_writes_nothing() -> None:
+    at = cell()
+    assert not at.decide(alter({"name": "a", "end_offset": 3}, validate_only=True)).records
+    offset = at.send(alter({"name": "a", "end_offset": 3, "target": "t"})).results[0].offset
+    for change in ({"end_offset": 3}, {"end_offset": 3, "target": "t"}):
+        decision = at.decide(alter({"name": "a", **change}))
+        assert not decision.records
+        assert decision.body.results[0].offset == offset
+
+
+def test_a_cursor_of_another_export_is_moved_only_by_who_has_seen_it() -> None:
+    at = cell()
+    offset = at.send(alter({"name": "a", "end_offset": 3, "target": "one"})).results[0].offset
+    other = {"name": "a", "end_offset": 4, "target": "two"}
+    at.refused_part(alter(other), ErrorCode.INVALID_UPDATE_VERSION, "alterations[0].target")
+    for seen in (-1, offset + 1):
+        request = alter({**other, "expected_offset": seen})
+        at.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, "alterations[0].expected_offset")
+    at.send(alter({**other, "expected_offset": offset}))
+    assert at.pending.export_cursors["a"].target == "two"
+    at.refused_part(
+        alter({"name": "a", "expected_offset": offset}),
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "alterations[0].expected_offset",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"name": "", "end_offset": 3}, ErrorCode.INVALID_REQUEST, "name"),
+        ({"name": "a b", "end_offset": 3}, ErrorCode.INVALID_REQUEST, "name"),
+        ({"name": "a\n", "end_offset": 3}, ErrorCode.INVALID_REQUEST, "name"),
+        ({"name": "x" * 250, "end_offset": 3}, ErrorCode.INVALID_REQUEST, "name"),
+        ({"name": "a", "end_offset": 3, "target": "x" * 1025}, ErrorCode.INVALID_REQUEST, "target"),
+        ({"name": "a", "end_offset": 1}, ErrorCode.OFFSET_OUT_OF_RANGE, "end_offset"),
+        ({"name": "a", "end_offset": -1}, ErrorCode.OFFSET_OUT_OF_RANGE, "end_offset"),
+        ({"name": "a", "end_offset": 1000}, ErrorCode.OFFSET_OUT_OF_RANGE, "end_offset"),
+        ({"name": "a"}, ErrorCode.RESOURCE_NOT_FOUND, "name"),
+    ],
+)
+def test_a_bad_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
+    cell(2).refused_part(alter(change), code, f"alterations[0].{field}")
+
+
+def test_the_ends_of_the_log_are_good() -> None:
+    at = cell(2)
+    end = at.pending.offset + 1
+    at.send(alter({"name": "first", "end_offset": 2}, {"name": "last", "end_offset": end}))
+    assert ends(at) == {"first": 2, "last": end}
+
+
+def test_each_alteration_stands_for_itself() -> None:
+    at = cell()
+    results = at.send(
+        alter({"name": "a", "end_offset": 1}, {"name": "b"}, {"name": "a"}, {"name": "c", "end_offset": 2})
+    ).results
+    assert [one.HasField("error") for one in results] == [False, True, True, False]
+    assert ends(at) == {"a": 1, "c": 2}
+    assert [results[0].offset, results[3].offset] == [at.pending.export_cursors[name].offset for name in ("a", "c")]
+
+
+def test_there_are_so_many_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_cursors, "MAX_CURSORS", 2)
+    at = cell()
+    results = at.send(alter(*({"name": name, "end_offset": 1} for name in "abc"))).results
+    assert [one.error.error_code for one in results] == [0, 0, ErrorCode.POLICY_VIOLATION]
+    at.send(alter({"name": "b", "end_offset": 2}))  # moving one makes it no more
+    results = at.send(alter({"name": "b"}, {"name": "c", "end_offset": 1})).results
+    assert not any(one.HasField("error") for one in results)
+    assert ends(at) == {"a": 1, "c": 1}
+
+
+def test_below_the_level_nothing_is_written_and_nothing_is_answered() -> None:
+    at = cell(settings=ControllerSettings(bootstrap_metadata_version=3))
+    for request in (rpc.ListExportCursorsRequest(), alter({"name": "a", "end_offset": 1})):
+        at.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")

@@ -1,0 +1,121 @@
+"""The log is not dropped beyond an export cursor, but for the bound that keeps a forgotten one from filling the disk."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from controller.retention import Held, Retention, Verdict, cursors_of, judge, next_start
+from controller.settings import ControllerSettings
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import ExportCursor
+from raftlog.metadata.image import Image
+from raftlog.storage.api import SnapshotId
+
+SETTINGS = ControllerSettings(
+    metadata_max_retention_bytes=5000,
+    metadata_max_retention_ms=100_000,
+    metadata_export_cursor_max_bytes=9000,
+)
+
+
+def held(*ends: int) -> list[Held]:
+    return [Held(SnapshotId(end, 1), end) for end in ends]
+
+
+def cursors(**ends: int) -> list[ExportCursor]:
+    return [ExportCursor(name, end, "", 0, 0) for name, end in sorted(ends.items())]
+
+
+@pytest.mark.parametrize(
+    ("ends", "start", "used", "now_ms", "expected"),
+    [
+        ((), 0, 1 << 40, 1 << 40, None),
+        ((10,), 0, 1 << 40, 1 << 40, None),
+        ((10, 20), 0, 5000, 100_010, None),
+        ((10, 20), 0, 5001, 0, 20),
+        ((10, 20), 0, 0, 100_011, 20),
+        ((10, 20, 30), 10, 5001, 0, 20),
+        # Another snapshot was installed: those before it stand for a log that is gone.
+        ((10, 20, 30), 30, 0, 0, 30),
+        ((10, 20, 30), 15, 0, 0, 20),
+    ],
+)
+def test_the_oldest_goes_and_the_newest_always_stays(ends, start, used, now_ms, expected) -> None:
+    found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
+    assert (found.end_offset if found else None) == expected
+
+
+START = SnapshotId(20, 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "used", "expected"),
+    [
+        ({}, 9000, Verdict(START)),
+        ({"a": 20}, 9000, Verdict(START)),
+        ({"a": 19}, 9000, Verdict(None, held_by=("a",))),
+        ({"a": 10}, 9000, Verdict(None, held_by=("a",))),
+        ({"a": 9}, 9000, Verdict(START)),  # passed before: what it needs next is gone
+        ({"a": 9, "b": 30, "c": 12, "d": 11}, 9000, Verdict(None, held_by=("c", "d"))),
+        ({"a": 9, "b": 30, "c": 12, "d": 11}, 9001, Verdict(START, passed=("c", "d"))),
+    ],
+)
+def test_a_cursor_holds_what_it_needs_up_to_the_bound(ends: dict[str, int], used: int, expected: Verdict) -> None:
+    assert judge(START, 10, cursors(**ends), lambda: used, SETTINGS) == expected
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=2, max_size=6, unique=True).map(sorted),
+    st.lists(st.integers(0, 45), max_size=4),
+    st.integers(0, 9000),
+    st.integers(0, 200_000),
+)
+def test_below_the_bound_the_log_start_never_passes_a_cursor(
+    ends: list[int], needed: list[int], used: int, now_ms: int
+) -> None:
+    """Let go whatever may go: the first offset that an export needs is there if it was there before."""
+    retention, start = Retention(SETTINGS), 0
+    wanted = [ExportCursor(f"c{number}", end, "", 0, 0) for number, end in enumerate(needed)]
+    snapshots = held(*ends)
+    while (found := retention.decide(snapshots, start, lambda: used, now_ms, lambda: wanted).start) is not None:
+        assert found.end_offset > start
+        start = found.end_offset
+        snapshots = [one for one in snapshots if one.snapshot_id >= found]
+    assert start <= min(needed, default=start)
+    assert snapshots, "the newest snapshot always stays"
+    if not needed:
+        assert retention.held_by == ()
+
+
+def test_it_is_said_once_that_the_log_is_held_and_again_that_it_was_dropped() -> None:
+    retention, wanted = Retention(SETTINGS), cursors(a=15, b=30)
+    with capture_logs() as said:
+        for _ in range(3):
+            assert retention.decide(held(10, 20), 10, lambda: 6000, 0, lambda: wanted).start is None
+    (line,) = said
+    assert (line["log_level"], line["cursors"], line["used_bytes"]) == ("warning", ["a"], 6000)
+    assert retention.held_by == ("a",)
+    with capture_logs() as said:
+        verdict = retention.decide(held(10, 20), 10, lambda: 9001, 0, lambda: wanted)
+        assert (verdict.start, retention.passed) == (START, 0), "it is not dropped yet"
+        retention.advanced(verdict)
+    (line,) = said
+    assert (line["log_level"], line["cursors"], line["log_start_offset"]) == ("error", ["a"], 20)
+    assert (retention.held_by, retention.passed) == ((), 1)
+
+
+def test_nobody_is_asked_for_cursors_while_nothing_would_go() -> None:
+    """Making a standby's image costs something."""
+
+    def asked() -> list[ExportCursor]:
+        raise AssertionError
+
+    assert Retention(SETTINGS).decide(held(10, 20), 10, lambda: 0, 0, asked) == Verdict(None)
+
+
+def test_the_cursors_of_an_image() -> None:
+    mutation = pmap.empty().mutate()
+    for one in cursors(b=2, a=1):
+        mutation[one.name] = one
+    assert cursors_of(Image(export_cursors=mutation.finish())) == cursors(a=1, b=2)
