@@ -1,0 +1,36 @@
+"""``spark.read.format("raftlog")`` and ``spark.readStream.format("raftlog")``: Spark finds this package by its name.
+
+Spark imports it at the first use of any Python data source, so it imports nothing of raftlog before it is asked to.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """The raw segments of an export, a row a record, with the columns of its Parquet form. See :mod:`replay.datasource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What to give to ``format``."""
+        return "raftlog"
+
+    def schema(self) -> StructType:
+        """All columns; ``.schema(…)`` with some of them reads only those."""
+        from replay.datasource import full_schema
+
+        return full_schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What the export holds now."""
+        from replay.datasource import RawReader
+
+        return RawReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What the export holds, and what is added to it."""
+        from replay.datastream import RawStreamReader
+
+        return RawStreamReader(self.options, schema)

@@ -1,0 +1,141 @@
+"""The Spark data source "raftlog", batch: raw segments of an export as rows. ``pyspark_raftlog`` is where Spark finds it.
+
+``spark.read.format("raftlog").load(EXPORT)`` has the columns of the Parquet form (:mod:`raftlog.segments.columns`), from the log's
+exact bytes. Options choose what is read of them: ``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp``
+(inclusive) and ``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
+
+Conditions on offset, epoch, timestamp_ms and timestamp are pushed down into the reader with the option ``pushdown``, if the session
+allows it (``spark.sql.python.filterPushdown.enabled``). Both are off by default, and for a reason: Spark 4.3 keeps what one query pushed
+down for the next query on the same DataFrame, which then misses rows. So a DataFrame that was loaded with ``pushdown`` serves
+one query, in which it occurs once. Without it Spark applies the conditions itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.manifest import RAW, read_manifest
+from replay.errors import ReplayError
+from replay.rawruns import RawRun, plan, read
+from replay.request import parse_time_ms
+from replay.spans import Span, cut_by
+
+RUN_RECORDS = 250_000
+"""Most records of one task."""
+
+
+class RunPartition(InputPartition):
+    """What one task reads; None: nothing."""
+
+    def __init__(self, run: RawRun | None) -> None:
+        super().__init__(run)
+        self.run = run
+
+
+class RawReader(DataSourceReader):
+    """What an export holds when the query is planned. Raises ExportError and its kinds, ReplayError."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.target = target_of(options)
+        self.schema = schema
+        self.wanted = _wanted(options)
+        check_columns(schema)
+        if _flag(options, "pushdown"):
+            self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]
+
+    def partitions(self) -> list[RunPartition]:
+        """The runs, of the segments in which there may be something wanted."""
+        manifest = read_manifest(self.target)
+        runs = plan(self.target, manifest, manifest.of_kind(RAW), self.wanted, RUN_RECORDS)
+        return [RunPartition(run) for run in runs] or [RunPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one run."""
+        yield from rows(partition, self.schema)
+
+
+class _Pushdown:
+    """``pushFilters`` that serves under both settings of ``spark.sql.python.filterPushdown.enabled``.
+
+    While it is off, Spark refuses a reader that overrides the method; by ``__func__`` it sees whether one does.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: RawReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Take the conditions that are understood, exactly; return the others."""
+        left: list[Filter] = []
+        for condition in filters:
+            cut = cut_by(self._reader.wanted, condition)
+            if cut is None:
+                left.append(condition)
+            else:
+                self._reader.wanted = cut
+        return left
+
+
+def _wanted(options: Mapping[str, str]) -> Span:
+    """What the options choose. Raises ReplayError."""
+    wanted = Span()
+    for name, value_of in (("Offset", _offset), ("Timestamp", parse_time_ms)):
+        column = "offset" if name == "Offset" else "timestamp_ms"
+        low, high = getattr(wanted, column)
+        first, end = options.get(f"starting{name}"), options.get(f"ending{name}")
+        low = low if first is None else value_of(first)
+        wanted = wanted.within(**{column: (low, high if end is None else value_of(end) - 1)})
+    return wanted
+
+
+def _offset(text: str) -> int:
+    if not text.isdigit():
+        raise ReplayError(f"{text!r} is not an offset")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ReplayError(f"{name} {text!r} is neither true nor false")
+    return text == "true"
+
+
+def full_schema() -> StructType:
+    """All columns."""
+    return from_arrow_schema(SCHEMA)
+
+
+def target_of(options: Mapping[str, str]) -> str:
+    """Where the export is. Raises ReplayError."""
+    target = options.get("path")
+    if not target:
+        raise ReplayError('the data source "raftlog" needs the path of an export: .load(PATH)')
+    return target
+
+
+def check_columns(schema: StructType) -> None:
+    """Whether a schema that was asked for is a choice of the columns. Raises ReplayError."""
+    known = {field.name: field.dataType for field in full_schema().fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise ReplayError(f'the data source "raftlog" has no column {field.name!r}: it has {", ".join(known)}')
+        if field.dataType != known[field.name]:
+            kind = known[field.name].simpleString()
+            raise ReplayError(f"column {field.name!r} is of type {kind}, not {field.dataType.simpleString()}")
+
+
+def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of one run, in the columns asked for and the types that Spark expects of them."""
+    if not isinstance(partition, RunPartition) or partition.run is None:
+        return
+    columns = to_arrow_schema(schema, timezone="UTC")
+    for table in read(partition.run):
+        yield from table.select(columns.names).cast(columns).to_batches()

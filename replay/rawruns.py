@@ -1,0 +1,153 @@
+"""Raw segments as Arrow: runs of records out of files, every batch verified, in the columns of the Parquet form."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.segments import files
+from raftlog.segments.columns import RowBuffer
+from raftlog.segments.errors import CorruptExportError, ExportMismatchError, UnsupportedExportError
+from raftlog.segments.manifest import Manifest, Segment
+from raftlog.segments.raw import read_header
+from replay.spans import Span, of_batches, of_segment
+
+_LENGTH = struct.Struct(">I")
+_READ_BYTES = 1 << 20
+_ROWS = 16_384
+_ROW_BYTES = 8 << 20
+"""Rows are handed over when they reach either."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """The wanted records of one file: what one task reads."""
+
+    target: str
+    segment: Segment
+    cluster_id: str
+    generation: int
+    wanted: Span
+
+
+def plan(target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int) -> list[RawRun]:
+    """What is wanted of the segments, in runs of at most so many records each. ``target``: where the export is."""
+    found: list[RawRun] = []
+    for segment in segments:
+        span = of_segment(segment)
+        if not span.meets(wanted):
+            continue
+        first, last = wanted.within(offset=span.offset).offset
+        for begin in range(first, last + 1, max_records):
+            part = wanted.within(offset=(begin, min(begin + max_records - 1, last)))
+            found.append(RawRun(target, segment, manifest.cluster_id, manifest.generation, part))
+    return found
+
+
+def read(run: RawRun) -> Iterator[pa.Table]:
+    """The wanted records, in order, in tables of bounded size.
+
+    What comes before them in the file is skipped by its frames. Each batch that is read is checked: CRC32C, offset, form; and the file:
+    its size, and whose it is. Raises CorruptExportError naming the first offset that can't be trusted, ExportMismatchError,
+    UnsupportedExportError, ExportError.
+    """
+    rows, low, high = RowBuffer(), *run.wanted.offset
+    for chunk, header in _batches(run):
+        try:
+            rows.add(chunk, header)
+        except UnknownRecordError as error:
+            name = run.segment.describe()
+            raise UnsupportedExportError(f"{name}, at offset {header.base_offset}: {error}") from error
+        except CorruptLogError as error:
+            raise _corrupt(run, header.base_offset, str(error)) from error
+        if rows.rows >= _ROWS or rows.bytes >= _ROW_BYTES:
+            yield _between(rows.take(), low, high)
+    if rows.rows:
+        yield _between(rows.take(), low, high)
+
+
+def _between(table: pa.Table, low: int, high: int) -> pa.Table:
+    """Batches are whole, and what is wanted may begin and end within one."""
+    first = table.column("offset")[0].as_py()
+    skip = max(low - first, 0)
+    return table.slice(skip, max(high + 1 - first - skip, 0))
+
+
+def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
+    """The batches in which there is something wanted, verified, each with the chunk that it is in."""
+    segment, expected = run.segment, run.segment.base_offset
+    path = Path(run.target) / segment.file
+    with files.named_errors("read", path), path.open("rb") as file:
+        _check_file(run, file, path.stat().st_size)
+        for chunk, last_at in _chunks(run, file):
+            # Nothing is skipped on the word of a header that was not checked.
+            first, *_ = _verified(run, chunk[: batch.size_at(chunk, 0)], expected)
+            last, *_ = _verified(run, chunk[last_at:], None)
+            span = of_batches(first, last)
+            if run.wanted.before(span):
+                return
+            if not span.before(run.wanted):
+                for header in _verified(run, chunk, expected):
+                    if of_batches(header, header).meets(run.wanted):
+                        yield chunk, header
+            expected = last.end_offset
+        if expected != segment.last_offset + 1:
+            raise _corrupt(run, expected, f"it ends before offset {expected}")
+
+
+def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
+    """Whose it is, before its size: "from another cluster" says more than "other bytes than expected"."""
+    segment = run.segment
+    header = read_header(file, segment.file)
+    if (header.cluster_id, header.generation) != (run.cluster_id, run.generation):
+        raise ExportMismatchError(
+            f"{segment.describe()} belongs to cluster {header.cluster_id} generation {header.generation}, "
+            f"and the export to cluster {run.cluster_id} generation {run.generation}"
+        )
+    if size != segment.bytes:
+        raise _corrupt(run, segment.base_offset, f"it has {size} bytes, and the manifest says {segment.bytes}")
+
+
+def _chunks(run: RawRun, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Whole batches, about a mebibyte at a time, and where the last of them begins: found by their frames alone."""
+    buffer = b""
+    while data := file.read(_READ_BYTES):
+        buffer += data
+        position, last_at, end = 0, -1, False
+        while position + _LENGTH.size <= len(buffer):
+            (length,) = _LENGTH.unpack_from(buffer, position)
+            end = not length
+            if end or position + _LENGTH.size + length > len(buffer):
+                break
+            last_at, position = position, position + _LENGTH.size + length
+        if last_at >= 0:
+            yield buffer[:position], last_at
+        if end:
+            return
+        buffer = buffer[position:]
+    raise _corrupt(run, run.segment.base_offset, "it ends without a footer")
+
+
+def _verified(run: RawRun, chunk: bytes, expected: int | None) -> Iterator[batch.BatchHeader]:
+    try:
+        yield from batch.headers(chunk, expect_offset=expected)
+    except CorruptLogError as error:
+        raise _corrupt(run, error.offset, str(error)) from error
+
+
+def _corrupt(run: RawRun, offset: int, why: str) -> CorruptExportError:
+    segment = run.segment
+    return CorruptExportError(
+        f"{segment.describe()} is corrupt from offset {offset} on: {why}",
+        file=segment.file,
+        base_offset=offset,
+        last_offset=segment.last_offset,
+    )

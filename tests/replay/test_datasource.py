@@ -1,0 +1,233 @@
+"""The data source: the rows of the Parquet form, from the raw segments."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.errors import CorruptExportError, ExportMismatchError
+from raftlog.segments.export import export
+from raftlog.segments.manifest import RAW, RECORDS, read_manifest
+from raftlog.segments.writer import ExportWriter
+from replay import datasource
+from replay.errors import ReplayError
+from replay.rawruns import RawRun, plan, read
+from replay.spans import Span, cut_by
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+COMPARISONS: dict[type[Any], Any] = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+
+
+@pytest.fixture(scope="module")
+def log() -> LogHistory:
+    return LogHistory(71).run(700)
+
+
+@pytest.fixture(scope="module")
+def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("exports") / "raw [and] more"
+    write(directory, log)
+    assert len(read_manifest(directory).of_kind(RAW)) >= 4
+    return directory
+
+
+def write(directory: Path, log: LogHistory) -> None:
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=150) as writer:
+        writer.append_chunk(log.read(writer.next_offset, 1 << 30))
+        writer.commit(log.end_offset)
+
+
+def parquet(directory: Path) -> pa.Table:
+    files = [directory / segment.file for segment in read_manifest(directory).of_kind(RECORDS)]
+    return pa.concat_tables(pq.read_table(file, partitioning=None) for file in files).cast(SCHEMA)
+
+
+def runs(directory: Path, wanted: Span, max_records: int = 60) -> list[RawRun]:
+    manifest = read_manifest(directory)
+    return plan(str(directory), manifest, manifest.of_kind(RAW), wanted, max_records)
+
+
+def raw(directory: Path, wanted: Span | None = None, max_records: int = 60) -> pa.Table:
+    tables = [table for run in runs(directory, wanted or Span(), max_records) for table in read(run)]
+    return pa.concat_tables([SCHEMA.empty_table(), *tables])
+
+
+# --- without Spark -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_records", [1, 7, 10**6])
+def test_runs_of_any_length_give_each_record_once(exported: Path, max_records: int) -> None:
+    assert raw(exported, max_records=max_records).equals(parquet(exported))
+
+
+@pytest.mark.parametrize("column", ["offset", "epoch", "timestamp_ms", "timestamp"])
+@pytest.mark.parametrize("kind", COMPARISONS)
+def test_a_condition_leaves_exactly_what_fulfils_it(exported: Path, column: str, kind: type[Filter]) -> None:
+    whole = parquet(exported)
+    values = whole.column(column).to_pylist()
+    for value in (values[0], values[333], values[-1]):
+        for step in (-1, 0, 1):
+            # Between two milliseconds, too.
+            limit = value + (timedelta(microseconds=step) if isinstance(value, datetime) else step)
+            wanted = cut_by(Span(), kind((column,), limit))  # type: ignore[call-arg]
+            assert wanted is not None
+            expected = whole.filter(pa.array([COMPARISONS[kind](each, limit) for each in values]))
+            assert raw(exported, wanted).equals(expected), (value, step)
+
+
+def test_conditions_together_are_all_kept(exported: Path) -> None:
+    options = {"path": str(exported), "pushdown": "True", "endingOffset": "290"}
+    reader = datasource.RawReader(options, datasource.full_schema())
+    others: list[Filter] = [EqualTo(("type_name",), "CONFIG"), IsNotNull(("offset",)), GreaterThan(("offset",), 1.5)]
+    given: list[Filter] = [GreaterThan(("offset",), 100), *others, LessThan(("offset",), 300), EqualTo(("epoch",), 1)]
+    assert reader.pushFilters(given) == others
+    assert reader.wanted.offset == (101, 289)
+    assert reader.wanted.epoch == (1, 1)
+    nothing = datasource.RawReader(options, datasource.full_schema())
+    assert nothing.pushFilters([GreaterThan(("offset",), 300), LessThan(("offset",), 100)]) == []
+    assert [row for part in nothing.partitions() for row in nothing.read(part)] == []
+
+
+def test_every_flipped_byte_is_an_error_that_names_file_and_offset(tmp_path: Path) -> None:
+    log = LogHistory(72).run(40)
+    export(log, tmp_path)
+    whole = parquet(tmp_path)
+    (segment,) = read_manifest(tmp_path).of_kind(RAW)
+    path = tmp_path / segment.file
+    good = path.read_bytes()
+    footer = 48
+    for position in range(0, len(good) - footer, 3):
+        path.write_bytes(good[:position] + bytes((good[position] ^ 0x55,)) + good[position + 1 :])
+        with pytest.raises((CorruptExportError, ExportMismatchError)) as raised:
+            raw(tmp_path)
+        assert segment.file in str(raised.value)
+        # A condition never makes a damaged file look as if it held less, either.
+        try:
+            found = raw(tmp_path, Span(offset=(20, 25)))
+        except (CorruptExportError, ExportMismatchError):
+            continue
+        assert found.equals(whole.slice(20, 6))
+
+
+def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    log = LogHistory(73).run(60)
+    export(log, first)
+    export(log, second)
+    export(LogHistory(73, generation=1).run(60), other)
+    (segment,) = read_manifest(first).of_kind(RAW)
+    good = (first / segment.file).read_bytes()
+    (first / segment.file).write_bytes(good[:-60])
+    with pytest.raises(CorruptExportError, match=rf"it has {len(good) - 60} bytes, and the manifest says {len(good)}"):
+        raw(first)
+    (second / segment.file).write_bytes((other / segment.file).read_bytes())
+    with pytest.raises(ExportMismatchError, match=r"generation 1, and the export to cluster .* generation 0"):
+        raw(second)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({}, "offset long", "needs the path of an export"),
+        ({"path": "x"}, "offset long, nothing string", "no column 'nothing': it has offset, epoch"),
+        ({"path": "x"}, "offset int", "column 'offset' is of type bigint, not int"),
+        ({"path": "x", "startingOffset": "latest"}, "offset long", "'latest' is not an offset"),
+        ({"path": "x", "endingTimestamp": "now"}, "offset long", "'now' is neither milliseconds nor a time"),
+        ({"path": "x", "pushdown": "1"}, "offset long", "pushdown '1' is neither true nor false"),
+    ],
+)
+def test_what_cannot_be_read_is_said(spark: SparkSession, options: dict[str, str], schema: str, message: str) -> None:
+    with pytest.raises(ReplayError, match=message):
+        datasource.RawReader(options, StructType.fromDDL(schema))
+
+
+# --- with Spark ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.set(PUSHDOWN, "false")
+
+
+def offsets(rows: DataFrame) -> list[int]:
+    return sorted(row.offset for row in rows.select("offset").collect())
+
+
+def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(spark: SparkSession, exported: Path) -> None:
+    rows = spark.read.format("raftlog").load(str(exported))
+    assert rows.schema == from_arrow_schema(SCHEMA)
+    found = rows.where("offset between 100 and 333 and timestamp >= '2023-01-01' and type_name <> 'CONFIG'")
+    expected = [
+        row for row in parquet(exported).to_pylist() if row["type_name"] != "CONFIG" and 100 <= row["offset"] <= 333
+    ]
+    plain = [row.asDict(recursive=True) for row in found.orderBy("offset").collect()]
+    for row in expected:
+        row["timestamp"] = row["timestamp"].replace(tzinfo=None)
+        row["body"] = bytearray(row["body"])
+    assert plain == expected
+
+
+def test_what_a_condition_excludes_is_not_read(
+    spark: SparkSession, log: LogHistory, tmp_path: Path, pushdown: None
+) -> None:
+    write(tmp_path, log)
+    damaged = read_manifest(tmp_path).of_kind(RAW)[1]
+    (tmp_path / damaged.file).write_bytes(b"")
+
+    def rows(**options: Any) -> DataFrame:
+        return spark.read.schema("offset long, timestamp_ms long").format("raftlog").load(str(tmp_path), **options)
+
+    after, before = list(range(damaged.last_offset + 1, log.end_offset)), list(range(damaged.base_offset))
+    assert offsets(rows(pushdown=True).where(sf.col("offset") > damaged.last_offset)) == after
+    assert offsets(rows(pushdown=True).where(sf.col("timestamp_ms") < damaged.min_timestamp_ms)) == before
+    assert offsets(rows(startingOffset=damaged.last_offset + 1)) == after
+    assert offsets(rows(endingTimestamp=damaged.min_timestamp_ms)) == before
+    with pytest.raises(PySparkException, match=f"CorruptExportError: {damaged.file}.* is corrupt"):
+        rows().where(sf.col("offset") > damaged.last_offset).count()
+
+
+def test_one_dataframe_answers_many_queries(
+    spark: SparkSession, exported: Path, log: LogHistory, pushdown: None
+) -> None:
+    """Spark 4.3 would read for each of them what the last condition left."""
+    rows = spark.read.schema("offset long").format("raftlog").load(str(exported))
+    first, last = rows.where("offset < 10"), rows.where("offset >= 600")
+    assert offsets(first.union(last)) == [*range(10), *range(600, log.end_offset)]
+    assert offsets(first) == list(range(10))
+    assert rows.count() == log.end_offset
+
+
+def test_pushdown_that_the_session_does_not_allow_changes_nothing(spark: SparkSession, exported: Path) -> None:
+    rows = spark.read.schema("offset long").format("raftlog").load(str(exported), pushdown=True)
+    assert offsets(rows.where("offset < 10")) == list(range(10))
