@@ -13,6 +13,7 @@ one query, in which it occurs once. Without it Spark applies the conditions itse
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.place import is_uri
 from replay.errors import ReplayError
 from replay.rawruns import RawRun, plan, read
 from replay.request import parse_time_ms
@@ -118,7 +120,8 @@ def target_of(options: Mapping[str, str]) -> str:
     target = options.get("path")
     if not target:
         raise ReplayError('the data source "raftlog" needs the path of an export: .load(PATH)')
-    return target
+    # The workers' working directories are others.
+    return target if is_uri(target) or target.startswith("file:") else str(Path(target).absolute())
 
 
 def check_columns(schema: StructType) -> None:

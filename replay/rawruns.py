@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from raftlog.segments import files
 from raftlog.segments.columns import RowBuffer
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError, UnsupportedExportError
 from raftlog.segments.manifest import Manifest, Segment
+from raftlog.segments.place import open_place
 from raftlog.segments.raw import read_header
 from replay.spans import Span, of_batches, of_segment
 
@@ -84,9 +84,9 @@ def _between(table: pa.Table, low: int, high: int) -> pa.Table:
 def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
     """The batches in which there is something wanted, verified, each with the chunk that it is in."""
     segment, expected = run.segment, run.segment.base_offset
-    path = Path(run.target) / segment.file
-    with files.named_errors("read", path), path.open("rb") as file:
-        _check_file(run, file, path.stat().st_size)
+    place = open_place(run.target)
+    with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
+        _check_file(run, file, place.size(segment.file))
         for chunk, last_at in _chunks(run, file):
             # Nothing is skipped on the word of a header that was not checked.
             first, *_ = _verified(run, chunk[: batch.size_at(chunk, 0)], expected)
