@@ -19,7 +19,7 @@ from raftlog.batch import RecordData
 from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.image import Image
+from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import parse
 from replay.entities import count_entities, entities, to_json
 
@@ -86,8 +86,14 @@ def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
 def apply_row(
     draft: ImageBuilder, group_id: str, record: RecordData, offset: int, epoch: int, identity: Sequence[int]
 ) -> None:
-    """Fold one row into its group; ``identity``: the batch's timestamp, sequence and all_below_done."""
+    """Fold one row into its group; ``identity``: the batch's timestamp, sequence and all_below_done. Raises FoldError.
+
+    The draft's offset is that of the group's last record: rows come sorted, so a record that does not follow it is there twice.
+    """
     timestamp_ms, sequence, all_below_done = identity
+    if offset <= draft.offset and record.type != IDENTITY:
+        raise FoldError(f"the record at offset {offset} is in the export twice")
+    draft.offset = offset
     draft.timestamp_ms = timestamp_ms
     if record.type == IDENTITY:
         fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)

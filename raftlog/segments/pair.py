@@ -45,6 +45,12 @@ def identity_of(file: BinaryIO) -> tuple[str, int] | None:
     return metadata[_CLUSTER_KEY].decode(), int(metadata[_GENERATION_KEY])
 
 
+def rows_of(file: BinaryIO) -> int:
+    """How many rows a Parquet segment says it has."""
+    rows: int = pq.read_metadata(file).num_rows
+    return rows
+
+
 class OpenPair:
     """A pair of segments that still grows. Blocking; one thread."""
 

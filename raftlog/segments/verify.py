@@ -11,7 +11,7 @@ import pyarrow as pa
 from raftlog import batch
 from raftlog.segments import files, pair
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
-from raftlog.segments.manifest import RAW, Manifest, Segment, read_manifest
+from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import read_header, read_stream
 
@@ -38,8 +38,11 @@ def check_segment(target: Path | str | Place, segment: Segment, cluster_id: str,
             raise _corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
         file.seek(0)
         actual = files.sha256_of_stream(file)
-    if actual != segment.sha256:
-        raise _corrupt(segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}")
+        if actual != segment.sha256:
+            raise _corrupt(segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}")
+        # What was written may be wrong, too: a record that is there twice would be folded twice.
+        if segment.kind == RECORDS and (rows := pair.rows_of(file)) != segment.records:
+            raise _corrupt(segment, f"it has {rows} rows, and the manifest says {segment.records} records")
 
 
 def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:

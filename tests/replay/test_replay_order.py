@@ -1,0 +1,139 @@
+"""Records and files in whatever order, or there twice: the same answers, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from conftest import Replay
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from raftlog.errors import RaftlogError
+from raftlog.metadata.entities import format_hash
+from raftlog.segments import files
+from raftlog.segments.errors import CorruptExportError, ExportGapError
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, Manifest, Segment, encode, read_manifest
+from raftlog.segments.raw import read_batches
+from raftlog.segments.writer import ExportWriter
+from replay.jobs import lao
+from replay.points import state_hashes
+from replay.request import JobRequest
+from replay.source import open_export, records
+
+HISTORY = LogHistory(71, metadata_version=3).run(400)
+Change = Callable[[pa.Table], pa.Table]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pristine")
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=150) as writer:
+        writer.append_chunk(b"".join(HISTORY.batches))
+        writer.commit(HISTORY.end_offset)
+    assert len(read_manifest(directory).of_kind(RECORDS)) >= 3
+    return directory
+
+
+@pytest.fixture
+def exported(pristine: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "export")
+
+
+def publish(directory: Path, segments: list[Segment]) -> None:
+    manifest: Manifest = replace(read_manifest(directory), segments=tuple(segments))
+    files.write_atomically(directory / MANIFEST_NAME, encode(manifest))
+
+
+def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -> Segment:
+    """Change the second Parquet file, and make the manifest fit, as a writer with a defect would."""
+    manifest = read_manifest(directory)
+    segment = manifest.of_kind(RECORDS)[1]
+    path = directory / segment.file
+    metadata = pq.read_metadata(path).metadata
+    with pq.ParquetWriter(
+        path.with_suffix(".new"), pq.read_schema(path), store_schema=False, write_page_checksum=True
+    ) as writer:
+        writer.add_key_value_metadata({key: value for key, value in metadata.items() if key.startswith(b"raftlog.")})
+        writer.write_table(change(pq.read_table(path)))
+    path.with_suffix(".new").replace(path)
+    fits = replace(
+        segment, bytes=path.stat().st_size, sha256=files.sha256_of(path), records=records_of or segment.records
+    )
+    publish(directory, [fits if one == segment else one for one in manifest.segments])
+    return segment
+
+
+def all_answers(replay: Replay, directory: Path) -> list[Any]:
+    return [replay("state", directory, limit=5000), replay("lao", directory), replay("audit", directory)]
+
+
+def test_records_out_of_order_within_a_file_change_no_answer(replay: Replay, pristine: Path, exported: Path) -> None:
+    rewrite(exported, lambda table: table.take(pa.array(range(table.num_rows - 1, -1, -1))))
+    assert all_answers(replay, exported) == all_answers(replay, pristine)
+
+
+def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path) -> None:
+    request = JobRequest(job="state", export=str(pristine), limit=5000)
+    export = open_export(request)
+    turned = dataclasses.replace(export, segments=export.segments[1:] + export.segments[:1])
+    assert state_hashes(records(spark, turned), HISTORY.hashes) == HISTORY.hashes
+    assert lao.run(spark, turned, request) == lao.run(spark, export, request)
+
+
+def test_a_manifest_whose_files_are_out_of_order_is_refused(replay: Replay, exported: Path) -> None:
+    publish(exported, list(reversed(read_manifest(exported).segments)))
+    with pytest.raises(ExportGapError, match=r"history begins at 0, .* does not"):
+        replay("state", exported)
+
+
+def test_a_segment_that_is_named_twice_is_refused(replay: Replay, exported: Path) -> None:
+    segments = list(read_manifest(exported).segments)
+    publish(exported, [*segments[:4], *segments[2:4], *segments[4:]])
+    with pytest.raises(ExportGapError, match=r"an overlap between .* and"):
+        replay("state", exported)
+
+
+def test_a_copy_of_a_segment_that_is_not_named_does_not_count(replay: Replay, exported: Path) -> None:
+    segment = read_manifest(exported).of_kind(RECORDS)[0]
+    shutil.copy(exported / segment.file, exported / RECORDS / f"{7:020d}-{9:020d}.parquet")
+    result = replay("state", exported, limit=1)
+    assert result.state_hash == format_hash(HISTORY.hashes[HISTORY.end_offset - 1])
+
+
+def test_rows_that_are_there_twice_are_refused_by_their_number(replay: Replay, exported: Path) -> None:
+    segment = rewrite(exported, lambda table: pa.concat_tables([table, table.slice(3, 5)]))
+    with pytest.raises(RaftlogError) as caught:
+        replay("audit", exported)
+    expected = f"{segment.describe()} is corrupt: it has {segment.records + 5} rows, and the manifest says"
+    assert expected in str(caught.value)
+
+
+def test_a_record_in_the_place_of_another_is_refused_by_the_fold(replay: Replay, exported: Path) -> None:
+    """The number of rows fits: one record is there twice, and another is not."""
+
+    def change(table: pa.Table) -> pa.Table:
+        changing = pc.indices_nonzero(pc.is_valid(table["group_kind"])).to_pylist()
+        kept = [row for row in range(table.num_rows) if row != changing[5]]
+        return table.take(pa.array([*kept, changing[9]]))
+
+    rewrite(exported, change)
+    with pytest.raises(RaftlogError, match=r"the record at offset \d+ is in the export twice"):
+        replay("state", exported)
+
+
+def test_batches_out_of_order_in_a_raw_file_are_named(exported: Path) -> None:
+    path = exported / read_manifest(exported).of_kind(RAW)[0].file
+    batches = list(read_batches(path))
+    one, other = batches[4], batches[5]
+    path.write_bytes(path.read_bytes().replace(one + other, other + one))
+    with pytest.raises(CorruptExportError, match="corrupt from offset"):
+        list(read_batches(path))
