@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from replay.errors import ReplayError
-from replay.request import JobRequest, parse_time_ms
+from replay.request import DEFAULT_OUTPUT, JobRequest, parse_time_ms
 
 Runner = Callable[[JobRequest, list[str]], int]
 """Given a request and settings for Spark ("key=value"), run it and return the exit code."""
@@ -38,6 +38,7 @@ _Json = Annotated[bool, typer.Option("--json", help="One JSON document, for prog
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
 ]
+_Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")]
 
 
 def create_app(run: Runner) -> typer.Typer:
@@ -80,7 +81,36 @@ def create_app(run: Runner) -> typer.Typer:
         )
         raise typer.Exit(run(request, conf or []))
 
+    _add_report(app, run)
     return app
+
+
+def _add_report(app: typer.Typer, run: Runner) -> None:
+    @app.command(
+        help="One page for all of it: timeline, incidents, audit. Opens offline. Exit code 3: the audit found something."
+    )
+    def report(
+        export: _Export,
+        *,
+        output: _Output = Path(DEFAULT_OUTPUT),
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 20,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="report",
+            export=str(export),
+            output=str(output),
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
 
 
 def _add_plain(app: typer.Typer, run: Runner, job: str, text: str) -> None:

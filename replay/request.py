@@ -8,14 +8,16 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "lao", "history", "audit", "summary")
+JOBS = ("state", "lao", "history", "audit", "summary", "report")
+DEFAULT_OUTPUT = "report.html"
+"""The file that a report is written to, unless another is named."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
 
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
-    (kind, key) whose history is asked for.
+    (kind, key) whose history is asked for, ``output`` the file that a report goes to.
     """
 
     job: str
@@ -25,6 +27,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
     partitions: int | None = None
     key: tuple[str, str] | None = None
+    output: str | None = None
     json: bool = False
 
     def arguments(self) -> list[str]:
@@ -36,6 +39,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--at-time", str(self.at_time_ms)]
         if self.partitions is not None:
             words += ["--partitions", str(self.partitions)]
+        if self.output is not None:
+            words += ["--output", self.output]
         return [*words, "--json"] if self.json else words
 
 

@@ -1,0 +1,76 @@
+"""The report: what happened to the cluster, on one page that opens offline. See :mod:`replay.report`."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from rich.console import Console
+
+from replay.errors import ReplayError
+from replay.jobs import audit
+from replay.report import page
+from replay.report.model import Header, ReportResult
+from replay.report.timeline import make_timeline
+from replay.report.words import number, period
+from replay.request import JobRequest
+from replay.source import Export, records, require_whole_history
+
+
+def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResult:
+    """Ask all jobs, draw the page, write it to ``request.output``. Raises ReplayError if it can't be written."""
+    require_whole_history(export)
+    output = page.writable(request.output)
+    rows = records(spark, export)
+    header, begins_ms, ends_ms = _header(rows, export)
+    result = ReportResult(
+        output=str(output),
+        header=header,
+        timeline=make_timeline(rows, begins_ms, ends_ms),
+        audit=audit.run(spark, export, request),
+    )
+    page.write(page.render_page(result), output)
+    return result
+
+
+def _header(rows: DataFrame, export: Export) -> tuple[Header, int, int]:
+    """Whose log; when its first and its last record were written."""
+    last = rows.select(
+        sf.min("offset").alias("first_offset"),
+        sf.max("offset").alias("last_offset"),
+        sf.min("epoch").alias("first_epoch"),
+        sf.max("epoch").alias("last_epoch"),
+        sf.min("timestamp_ms").alias("begins_ms"),
+        sf.max("timestamp_ms").alias("ends_ms"),
+        sf.count("*").alias("records"),
+    ).collect()[0]
+    if not last.records:
+        raise ReplayError("no whole batch lies within the offsets asked for")
+    manifest = export.manifest
+    header = Header(
+        cluster_id=manifest.cluster_id,
+        generation=manifest.generation,
+        first_offset=last.first_offset,
+        last_offset=last.last_offset,
+        records=last.records,
+        first_epoch=last.first_epoch,
+        last_epoch=last.last_epoch,
+        metadata_version=manifest.metadata_version,
+        exported_at=manifest.exported_at,
+    )
+    return header, last.begins_ms, last.ends_ms
+
+
+def render(result: ReportResult, console: Console) -> None:
+    """For people: where it is, and its first line."""
+    axis = result.timeline.axis
+    console.print(f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC")
+    console.print(page.verdict(result).text)
+    console.print(f"written: {result.output}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    from replay.submit import main
+
+    sys.exit(main("report"))

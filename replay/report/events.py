@@ -1,0 +1,170 @@
+"""What happened, as rows: ``kind, severity, begins_ms, ends_ms, begins, count, text``. Columnar.
+
+What happened at one moment for one reason is one row, so that the fencing of a broker with a hundred thousand partitions is a few.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.records import RecordType
+from replay.entities import RESOURCE_TYPES
+from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING
+from replay.report.spells import spells
+
+_COLUMNS = ("kind", "severity", "begins_ms", "ends_ms", "begins", "count", "text")
+_FLAP_GAP = "5 minutes"
+_FLAPS = 4
+"""So many times out of the ISR, each within the gap of the last, are flapping."""
+
+
+def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame) -> DataFrame:
+    """All that nobody asked for."""
+    kinds = [
+        _failovers(controllers),
+        _outages(brokers),
+        _leaderless(partitions),
+        _short_isrs(partitions),
+        _flapping(partitions),
+    ]
+    return reduce(DataFrame.unionByName, kinds)
+
+
+def _event(kind: str | Column, severity: int | Column, text: Column, count: Column | None = None) -> list[Column]:
+    def column(value: str | int | Column) -> Column:
+        return value if isinstance(value, Column) else sf.lit(value)
+
+    return [
+        column(kind).alias("kind"),
+        column(severity).cast("int").alias("severity"),
+        sf.col("begins_ms"),
+        sf.col("ends_ms"),
+        sf.col("begins"),
+        (sf.lit(1) if count is None else count).cast("long").alias("count"),
+        text.alias("text"),
+    ]
+
+
+def _failovers(controllers: DataFrame) -> DataFrame:
+    """A change of the controller: from the last record of the one to the first of the other."""
+    before = controllers.where(sf.col("ends").isNotNull()).select(
+        sf.col("ends").alias("begins"), sf.col("last_ms").alias("since_ms"), sf.col("leader_id").alias("old")
+    )
+    pairs = controllers.select("begins", sf.col("begins_ms").alias("until_ms"), "epoch", "leader_id").join(
+        before, "begins"
+    )
+    text = sf.concat(
+        sf.lit("controller "), _text("old"), sf.lit(" → "), _text("leader_id"), sf.lit(", epoch "), _text("epoch")
+    )
+    moved = pairs.withColumn("begins_ms", sf.least("since_ms", "until_ms")).withColumn("ends_ms", sf.col("until_ms"))
+    return moved.select(*_event("failover", WARNING, text))
+
+
+def _outages(brokers: DataFrame) -> DataFrame:
+    """From the moment when a broker no longer served, to that at which it did again."""
+    first = [sf.col(name) for name in ("registration", "in_controlled_shutdown", "before", "reason")]
+    away = spells(brokers, ["broker_id"], sf.col("fenced"), first)
+    why = sf.when(sf.coalesce("reason", sf.lit("")) == "", sf.lit("no reason given")).otherwise(sf.col("reason"))
+    left, began, again = sf.col("in_controlled_shutdown"), sf.col("registration"), sf.col("before")
+    kind = sf.when(left, "left").when(began & ~again, "joined").when(began, "restarted").otherwise("fenced")
+    severity = sf.when(left | (began & ~again), PLANNED).otherwise(WARNING)
+    broker = sf.concat(sf.lit("broker "), _text("broker_id"))
+    text = (
+        sf.when(left, sf.concat(broker, sf.lit(" shut down")))
+        .when(began & ~again, sf.concat(broker, sf.lit(" registered")))
+        .when(began, sf.concat(broker, sf.lit(" restarted, without being fenced first")))
+        .otherwise(sf.concat(broker, sf.lit(" fenced: "), why))
+    )
+    return away.select(*_event(kind, severity, text))
+
+
+def _named(partitions: DataFrame) -> DataFrame:
+    return partitions.withColumn("name", sf.concat_ws("-", "topic_name", "partition_id"))
+
+
+def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFrame:
+    """Spells of partitions that begin at one moment, as one event that ends with the last of them."""
+    still = sf.count_if(sf.col("ends_ms").isNull()) > 0
+    grouped = found.groupBy("begins_ms").agg(
+        sf.when(~still, sf.max("ends_ms")).alias("ends_ms"),
+        sf.min_by("name", "begins").alias("name"),
+        sf.min("begins").alias("begins"),
+        sf.count("*").alias("partitions"),
+    )
+    more = sf.when(
+        sf.col("partitions") > 1, sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more"))
+    ).otherwise("")
+    return grouped.select(*_event(kind, severity, sf.concat("name", more, sf.lit(words)), sf.col("partitions")))
+
+
+def _leaderless(partitions: DataFrame) -> DataFrame:
+    without = spells(_named(partitions), ["topic_id", "partition_id"], sf.col("leader") < 0, [sf.col("name")])
+    return _at_once(without, "leaderless", CRITICAL, " without a leader")
+
+
+def _short(partitions: DataFrame) -> DataFrame:
+    short = sf.size("isr") < sf.size("replicas")
+    return spells(_named(partitions), ["topic_id", "partition_id"], short, [sf.col("name")])
+
+
+def _short_isrs(partitions: DataFrame) -> DataFrame:
+    return _at_once(_short(partitions), "short", NOTICE, " short of replicas in the ISR")
+
+
+def _flapping(partitions: DataFrame) -> DataFrame:
+    session = sf.session_window(sf.timestamp_millis("begins_ms"), _FLAP_GAP)
+    often = (
+        _short(partitions)
+        .groupBy(session, "topic_id", "partition_id", "name")
+        .agg(
+            sf.min("begins").alias("begins"),
+            sf.min("begins_ms").alias("begins_ms"),
+            sf.max(sf.coalesce("ends_ms", "begins_ms")).alias("ends_ms"),
+            sf.count("*").alias("times"),
+        )
+        .where(sf.col("times") >= _FLAPS)
+    )
+    text = sf.concat("name", sf.lit(" left and joined the full ISR "), _text("times"), sf.lit(" times"))
+    return often.select(*_event("flapping", WARNING, text, sf.col("times")))
+
+
+def changes_on_purpose(records: DataFrame) -> DataFrame:
+    """Configs, topics and feature levels that somebody changed: one event for each kind, principal and moment."""
+    resource = reduce(
+        lambda otherwise, each: sf.when(sf.col("resource_type") == each[0], each[1]).otherwise(otherwise),
+        RESOURCE_TYPES.items(),
+        _text("resource_type"),
+    )
+    config = sf.concat(
+        resource, sf.lit(" "), sf.when(sf.col("resource_name") == "", "(all)").otherwise(sf.col("resource_name")), sf.lit(": "),
+        "config_name", sf.lit(" = "), sf.coalesce("config_value", sf.lit("(deleted)")),
+    )  # fmt: skip
+    words = {
+        RecordType.CONFIG: config,
+        RecordType.TOPIC: sf.concat(sf.lit("topic "), "topic_name", sf.lit(" created")),
+        RecordType.REMOVE_TOPIC: sf.concat(sf.lit("topic "), sf.substring("topic_id", 1, 8), sf.lit("… deleted")),
+        RecordType.FEATURE_LEVEL: sf.concat("feature_name", sf.lit(" = "), _text("feature_level")),
+    }
+    wanted = records.where(sf.col("type").isin([int(each) for each in words]))
+    text = reduce(
+        lambda otherwise, each: sf.when(sf.col("type") == int(each[0]), each[1]).otherwise(otherwise),
+        words.items(),
+        sf.lit(""),
+    )
+    grouped = wanted.groupBy("timestamp_ms", "type", "type_name", "principal").agg(
+        sf.min_by(text, "offset").alias("what"), sf.min("offset").alias("begins"), sf.count("*").alias("times")
+    )
+    more = sf.when(
+        sf.col("times") > 1, sf.concat(sf.lit(" and "), (sf.col("times") - 1).cast("string"), sf.lit(" more"))
+    )
+    who = sf.when(sf.col("principal") == "", "controller").otherwise(sf.col("principal"))
+    done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn("ends_ms", sf.col("timestamp_ms"))
+    text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit(", by "), who)
+    return done.select(*_event(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
+
+
+def _text(name: str) -> Column:
+    return sf.col(name).cast("string")

@@ -1,0 +1,103 @@
+"""The page: figures and tables in one file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import plotly.offline
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from replay.errors import ReplayError
+from replay.report import words
+from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
+from replay.report.model import CRITICAL, ReportResult
+from replay.report.plots import to_json
+from replay.report.timeline_figure import states_shown, timeline_figure
+from replay.request import DEFAULT_OUTPUT
+
+_STATE_WORDS = {
+    "serving": "unfenced: serves, and counts for LAO",
+    "leaving": "in controlled shutdown",
+    "stopped": "left by controlled shutdown",
+    "fenced": "fenced by the controller",
+    "starting": "registered, not yet unfenced",
+}
+
+
+class Verdict(NamedTuple):
+    """The first line of the report; ``grade`` is good, warning or critical."""
+
+    grade: str
+    text: str
+
+
+def writable(output: str | None) -> Path:
+    """Where the report will go, tried before the work is done. Raises ReplayError."""
+    path = Path(output or DEFAULT_OUTPUT).absolute()
+    if path.is_dir():
+        raise ReplayError(f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}")
+    if not path.parent.is_dir():
+        raise ReplayError(f"the report can't be written to {path}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ReplayError(f"the report can't be written to {path}: permission denied")
+    return path
+
+
+def write(text: str, path: Path) -> None:
+    """Write the page, whole or not at all. Raises ReplayError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ReplayError(f"the report can't be written to {path}: {error.strerror}") from error
+
+
+def render_page(result: ReportResult) -> str:
+    """The whole file."""
+    loader = PackageLoader("replay.report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {name: getattr(words, name) for name in ("duration", "moment", "clock", "number", "share")}
+    environment.globals |= {"period": words.period, "plural": words.plural}
+    timeline = result.timeline
+    return environment.get_template("report.html.j2").render(
+        result=result,
+        header=result.header,
+        timeline=timeline,
+        axis=timeline.axis,
+        verdict=verdict(result),
+        severity_names=SEVERITY_NAMES,
+        legend=[
+            (state, STATES[state], PATTERNS[state], _STATE_WORDS[state]) for state in states_shown(timeline.brokers)
+        ],
+        figures=Markup(to_json({"plot-timeline": timeline_figure(timeline)})),
+        plotly=Markup(plotly.offline.get_plotlyjs()),
+        style=Markup(_resource("report.css")),
+        script=Markup(_resource("report.js")),
+    )
+
+
+def _resource(name: str) -> str:
+    return (importlib.resources.files("replay.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def verdict(result: ReportResult) -> Verdict:
+    """What to know if one reads no further."""
+    timeline = result.timeline
+    incidents = words.plural(timeline.incidents_total, "incident")
+    critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
+    if not result.audit.passed:
+        found = words.plural(result.audit.total, "finding")
+        return Verdict("critical", f"The audit found broken rules: {found}. {incidents}.")
+    if critical:
+        return Verdict("critical", f"{incidents}, {critical} of them critical. The audit found no broken rule.")
+    if timeline.incidents_total:
+        return Verdict("warning", f"{incidents}, none of them critical. The audit found no broken rule.")
+    return Verdict("good", "No incident, and the audit found no broken rule.")

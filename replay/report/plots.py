@@ -1,0 +1,59 @@
+"""What all figures have in common. Their colours of text and grid come from the page: see ``report.css``."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from replay.report.model import Axis
+
+_FONT = {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", "size": 12}
+
+
+def base_layout(height_px: int) -> dict[str, Any]:
+    """A layout without a template, on no ground of its own."""
+    return {
+        "template": None,
+        "height": height_px,
+        "font": _FONT,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 64, "r": 16, "t": 10, "b": 36},
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left", "namelength": -1},
+        "dragmode": "zoom",
+        "showlegend": False,
+    }
+
+
+def time_axis(axis: Axis, **more: Any) -> dict[str, Any]:
+    """The axis of time, in UTC. All plots over time have the same, and the page keeps their ranges the same."""
+    return {
+        "type": "date",
+        "range": [axis.begins_ms, axis.ends_ms],
+        "showgrid": True,
+        "zeroline": False,
+        "showspikes": True,
+        "spikemode": "across",
+        "spikesnap": "cursor",
+        "spikethickness": 1,
+        "spikedash": "solid",
+        "spikecolor": "#7b8794",
+        "ticks": "outside",
+        "ticklen": 4,
+        **more,
+    }
+
+
+def coloured(name: str, colour: str) -> str:
+    """Words of a plot's title in the colour of what they name: a legend where it is read."""
+    return f'<span style="color:{colour}"><b>{escape(name)}</b></span>'
+
+
+def to_json(figures: dict[str, go.Figure]) -> str:
+    """The figures by name as one JSON object that may stand in a script element: nothing in it can end the element."""
+    parts = (f'"{name}":{figure.to_json(validate=False)}' for name, figure in figures.items())
+    text = "{" + ",".join(parts) + "}"
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,86 @@
+"""The report's aggregates: of two hours whose incidents are known, and of histories that would be too much to draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Replay
+from incident_history import BEGIN_MS, BROKERS, two_hours
+
+from raftlog.segments.export import export
+from replay.report.model import CRITICAL, MAX_BUCKETS, WARNING, Event, ReportResult
+
+
+@pytest.fixture(scope="module")
+def report(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ReportResult:
+    directory = tmp_path_factory.mktemp("exported")
+    export(two_hours(), directory)
+    result: ReportResult = replay("report", directory, output=str(directory / "report.html"))
+    return result
+
+
+def second(at_ms: int | None) -> int:
+    """Since the history's beginning."""
+    assert at_ms is not None
+    return (at_ms - BEGIN_MS) // 1000
+
+
+def events(report: ReportResult, number: int) -> dict[str, Event]:
+    return {event.kind: event for event in report.timeline.incidents[number - 1].events}
+
+
+def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult) -> None:
+    incidents = report.timeline.incidents
+    assert [(each.number, each.severity) for each in incidents][:3] == [(1, WARNING), (2, CRITICAL), (3, WARNING)]
+    moved, died, flapped = (events(report, number) for number in (1, 2, 3))
+    assert moved["failover"].text == "controller 1 → 2, epoch 2"
+    assert {"fenced", "leaderless", "short", "failover"} <= set(died)
+    assert died["fenced"].text == "broker 3 fenced: session timed out"
+    assert died["leaderless"].text == "clicks-0 without a leader"
+    assert died["short"].count == 5
+    assert (second(died["fenced"].begins_ms), second(died["fenced"].ends_ms)) == (3612, 3850)
+    assert flapped["flapping"].count == 9
+
+
+def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) -> None:
+    before = report.timeline.incidents[1].before
+    assert [event.text for event in before] == [
+        "broker 3: num.replica.fetchers = 8, by User:deploy",
+        "topic orders: retention.ms = 7200000, by User:bob",
+    ]
+    assert report.timeline.incidents[0].before == []
+
+
+def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
+    lanes = {lane.broker_id: lane for lane in report.timeline.brokers}
+    assert (sorted(lanes), report.timeline.brokers_total) == (list(range(1, BROKERS + 1)), BROKERS)
+    assert [span.state for span in lanes[3].spans] == ["starting", "serving", "fenced", "starting", "serving"]
+    assert [span.state for span in lanes[2].spans] == [
+        "starting", "serving", "leaving", "stopped", "starting", "serving",
+    ]  # fmt: skip
+    assert (lanes[3].fencings, lanes[2].fencings, lanes[1].fencings) == (1, 0, 0)
+    assert lanes[3].spans[2].reason == "session timed out"
+
+
+def test_reigns_of_controllers_follow_one_another(report: ReportResult) -> None:
+    reigns = report.timeline.controllers
+    assert [(reign.leader_id, reign.first_epoch) for reign in reigns] == [(1, 1), (2, 2), (3, 3)]
+    assert [before.ends_ms for before in reigns[:-1]] == [after.begins_ms for after in reigns[1:]]
+    assert report.timeline.failovers == 2
+
+
+def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
+    timeline = report.timeline
+    assert len(timeline.levels) == timeline.axis.buckets <= MAX_BUCKETS
+    assert max(level.short for level in timeline.levels) == 5
+    without = [second(level.at_ms) for level in timeline.levels if level.leaderless]
+    assert (min(without), max(without)) == pytest.approx((3612, 3850), abs=timeline.axis.bucket_ms / 1000)
+    assert (timeline.levels[-1].short, timeline.levels[-1].leaderless) == (0, 0)
+    assert sum(each.records for each in timeline.growth) == report.header.records
+
+
+def test_the_page_is_where_it_was_asked_for(report: ReportResult) -> None:
+    page = Path(report.output).read_text()
+    assert page.startswith("<!doctype html>")
+    assert "clicks-0 without a leader" in page
