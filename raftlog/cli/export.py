@@ -38,6 +38,14 @@ def export_(
             help="With --directory: export to the end of the log. Only when you know that this node had no uncommitted tail.",
         ),
     ] = False,
+    cursor: Annotated[
+        str,
+        typer.Option(
+            "--cursor",
+            metavar="NAME",
+            help="Have the nodes keep what this export has yet to read, under this name (see `raftlog cursors`).",
+        ),
+    ] = "",
     verify: Annotated[bool, typer.Option("--verify", help="Read everything back and check it.")] = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -48,8 +56,10 @@ def export_(
     \b
     Examples:
       raftlog export exported --bootstrap-controller 127.0.0.1:9093
+      raftlog export exported --cursor nightly
       raftlog export exported --directory data/controller-1 --verify
     """
+    from raftlog.cli.export_cursor import keep_cursor
     from raftlog.segments.export import export
     from raftlog.segments.place import open_place
     from raftlog.segments.verify import verify_export
@@ -60,8 +70,11 @@ def export_(
             source.assume_committed()
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
+        keeper = keep_cursor(cursor, source, place) if cursor else None
         with _progress(source) as progress:
-            summary = export(source, place, progress)
+            summary = export(source, place, progress, published=keeper.published if keeper is not None else None)
+        if keeper is not None:
+            keeper.finish()
     if verify:
         verify_export(place)
     if as_json:

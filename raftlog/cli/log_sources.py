@@ -20,9 +20,13 @@ from raftlog.segments.place import open_place
 from raftlog.segments.verify import read_segment
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from raftlog.cli.session import Session
+    from raftlog.client.controller_client import ControllerClient
     from raftlog.client.log_reader import LogInfo, LogReader
     from raftlog.storage.reader import LogReader as DirectoryReader
+    from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 
 READ_BYTES = 1 << 20
 
@@ -234,10 +238,28 @@ class RunningLog:
         self.start_offset = info.log_start_offset
         self.high_watermark = self.end_offset = info.high_watermark
         self._snapshot_id = info.snapshot_id
+        self._controllers = (bootstrap_controller, timeout_s)
+        self._client: ControllerClient | None = None
+        self.listener: Callable[[bytes], None] | None = None
+        """Hears every chunk that is read."""
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""
-        return self._runner.run(self._reader.read(offset, max_bytes, max_wait_ms=1000))
+        chunk = self._runner.run(self._reader.read(offset, max_bytes, max_wait_ms=1000))
+        if self.listener is not None:
+            self.listener(chunk)
+        return chunk
+
+    def call(self, body: Message, *, principal: str = "") -> ControllerResponse:
+        """Ask the active controller something else. Raises ApiError."""
+        bootstrap, timeout_s = self._controllers
+
+        async def ask() -> ControllerResponse:
+            if self._client is None:
+                self._client = self._session.controllers(bootstrap)
+            return await self._client.call(body, timeout_s=timeout_s, principal=principal)
+
+        return self._runner.run(ask())
 
     def image_up_to(self, last: int) -> Image:
         """See LogSource: that of the newest snapshot, the only one that is told of."""

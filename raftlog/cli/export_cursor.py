@@ -1,0 +1,68 @@
+"""The cursor of ``raftlog export --cursor``: asked of and set at the active controller, over the export's own connection."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from raftlog.cli.log_sources import LogSource, RunningLog
+from raftlog.cli.writes import first_error, principal
+from raftlog.errors import ConfigError
+from raftlog.segments.cursor import Cursor, CursorKeeper
+from raftlog.segments.errors import ExportError
+from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
+from raftlog.segments.place import LocalPlace, Place
+from raftlog.wire.controller.v1 import controller_pb2
+
+
+class ClusterCursors:
+    """The export cursors of the cluster whose log is read."""
+
+    def __init__(self, log: RunningLog) -> None:
+        self._log = log
+
+    def get(self, name: str) -> Cursor | None:
+        """See Cursors."""
+        listed = self._log.call(controller_pb2.ListExportCursorsRequest()).list_export_cursors
+        found = [one for one in listed.cursors if one.name == name]
+        return Cursor(found[0].end_offset, found[0].target, found[0].timestamp_ms) if found else None
+
+    def put(self, name: str, end_offset: int, target: str) -> None:
+        """See Cursors."""
+        change = controller_pb2.ExportCursorAlteration(name=name, end_offset=end_offset, target=target)
+        request = controller_pb2.AlterExportCursorsRequest(alterations=[change])
+        response: Any = self._log.call(request, principal=principal())
+        error = first_error(response.alter_export_cursors.results)
+        if error is not None:
+            raise error
+
+
+def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
+    """Hold the log for the export at ``place`` from here on. Raises ConfigError, ExportError, ApiError."""
+    if not isinstance(source, RunningLog):
+        raise ConfigError("--cursor is kept by a running cluster: not with --directory")
+    keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=lambda why: typer.echo(why, err=True))
+    keeper.begin(_next_offset(place, source.start_offset))
+    source.listener = keeper.hear
+    return keeper
+
+
+def _target(place: Place) -> str:
+    """What tells this export from another one: a path means nothing on another machine."""
+    if isinstance(place, LocalPlace):
+        return f"{socket.gethostname()}:{Path(place.directory).absolute()}"
+    return str(place)
+
+
+def _next_offset(place: Place, start_offset: int) -> int:
+    """What the export reads next."""
+    try:
+        place.size(MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return start_offset
+    except OSError as error:
+        raise ExportError(f"{place}: {error}") from error
+    return read_manifest(place).end_offset

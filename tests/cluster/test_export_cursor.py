@@ -1,0 +1,82 @@
+"""An export and its cursor on a real controller: what the export has yet to read is not dropped, and goes when it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, until
+
+from raftlog.cli.local import LocalCluster
+
+SETTINGS = {
+    "metadata.log.max.record.bytes.between.snapshots": 20_000,
+    "metadata.max.retention.bytes": 30_000,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    made = LocalCluster(tmp_path / "c", controllers=1, brokers=0, settings=SETTINGS)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.wait_leader(PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def log_start(cluster: LocalCluster) -> int:
+    return cluster.quorum(5.0).descriptions[0].log_start_offset
+
+
+def write(cluster: LocalCluster, count: int, prefix: str) -> None:
+    async def writing() -> None:
+        async with controllers_of(cluster) as client:
+            load = Load(client, prefix=prefix * 60)
+            await load.more(count)
+            await load.stop()
+
+    asyncio.run(writing())
+
+
+def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(cluster: LocalCluster, tmp_path: Path) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    (node,) = cluster.controllers
+
+    def exported(*more: str) -> int:
+        ran = raftlog("export", tmp_path / "export", "--cursor", "nightly", *more, *at, "--json")
+        assert ran.code == 0, ran.err
+        return int(ran.json["end_offset"])
+
+    def cursor() -> dict:
+        (one,) = raftlog("cursors", "list", *at, "--json").json["cursors"]
+        return one
+
+    end = exported()
+    assert cursor()["end_offset"] == end
+    assert cursor()["target"].endswith(str(tmp_path / "export"))
+    # Its own record is no reason to move it again, however often one looks.
+    assert exported() == end + 1
+    assert exported() == end + 1
+    assert cursor()["end_offset"] == end
+
+    for letter in "abc":
+        write(cluster, 300, letter)
+    said = "export cursors hold the log back"
+    until(lambda: said in cluster.log_path(node.name).read_text(), "retention would drop what the cursor holds")
+    assert log_start(cluster) <= end
+    elsewhere = raftlog("export", tmp_path / "other", "--cursor", "nightly", *at)
+    assert elsewhere.code == 2
+    assert "the cursor nightly is that of the export" in elsewhere.err
+
+    newer = exported("--verify")
+    assert newer > end + 900
+    assert cursor()["end_offset"] == newer
+    until(lambda: log_start(cluster) > end, "what was exported is dropped")
+    assert log_start(cluster) <= newer
+    gone = raftlog("export", tmp_path / "stopped", "--cursor", "x", "--directory", cluster.data_path(node.name))
+    assert (gone.code, gone.out) != (0, "")

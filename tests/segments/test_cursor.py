@@ -1,0 +1,164 @@
+"""An export's cursor is where the export is, moves only when something has happened, and is nobody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import batch
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.records import record
+from raftlog.segments.cursor import INTERVAL_S, LAG_MAX_RECORDS, STALE_S, Cursor, CursorKeeper
+from raftlog.segments.manifest import RAW, Manifest, Segment
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+NEWS, PROGRESS, CURSOR = pb.ConfigRecord(name="k"), pb.ProgressRecord(), pb.ExportCursorRecord(name="c", end_offset=1)
+
+
+class Cluster:
+    """Its cursors, and the log that they are written to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.cursors: dict[str, Cursor] = {}
+        self.puts: list[int] = []
+        self.refusal: ApiError | None = None
+        self.end_offset = 0
+        self.failures: list[str] = []
+
+    def get(self, name: str) -> Cursor | None:
+        return self.cursors.get(name)
+
+    def put(self, name: str, end_offset: int, target: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.puts.append(end_offset)
+        self.cursors[name] = Cursor(end_offset, target, int(self.now * 1000))
+
+    def log(self, *messages: Any) -> bytes:
+        """A chunk with a batch of each."""
+        chunk = b""
+        for message in messages:
+            chunk += batch.encode([record(message).data], base_offset=self.end_offset, epoch=1, timestamp_ms=0)
+            self.end_offset += 1
+        return chunk
+
+    def keeper(self, target: str = "here", begin: int | None = 0) -> CursorKeeper:
+        made = CursorKeeper(self, "c", target, failed=self.failures.append, clock=lambda: self.now)
+        if begin is not None:
+            made.begin(begin)
+        return made
+
+
+def manifest(end_offset: int) -> Manifest:
+    """One that reaches there."""
+    segment = Segment(
+        kind=RAW, file="raw/0.rls", base_offset=0, last_offset=end_offset - 1, first_epoch=1, last_epoch=1,
+        min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=end_offset, bytes=1, sha256="",
+    )  # fmt: skip
+    return Manifest(
+        cluster_id="c", generation=0, history_begin=0, high_watermark=end_offset, exported_at="", segments=(segment,)
+    )
+
+
+def run(cluster: Cluster, *messages: Any) -> None:
+    """One export from where the last one ended to the end."""
+    keeper = cluster.keeper(begin=cluster.end_offset)
+    keeper.hear(cluster.log(*messages))
+    keeper.published(manifest(cluster.end_offset))
+    keeper.finish()
+
+
+def test_it_holds_the_log_before_anything_is_read() -> None:
+    cluster = Cluster()
+    cluster.keeper(begin=7)
+    assert cluster.cursors["c"] == Cursor(7, "here", 1_000_000_000)
+
+
+def test_it_moves_for_news_and_not_for_what_follows_from_itself() -> None:
+    cluster = Cluster()
+    run(cluster, NEWS, PROGRESS)
+    run(cluster, CURSOR, PROGRESS)
+    run(cluster, pb.NoOpRecord())
+    assert cluster.puts == [0, 2]
+    run(cluster, CURSOR, NEWS)
+    assert cluster.puts == [0, 2, 7]
+
+
+def test_it_shows_once_an_hour_that_the_export_lives() -> None:
+    cluster = Cluster()
+    run(cluster, NEWS)
+    cluster.now += STALE_S - 1
+    run(cluster, CURSOR)
+    assert cluster.puts == [0, 1]
+    cluster.now += 1
+    run(cluster)
+    assert cluster.puts == [0, 1, 2]
+
+
+def test_what_could_not_be_moved_is_made_up_for() -> None:
+    cluster = Cluster()
+    run(cluster, NEWS)
+    keeper = cluster.keeper(begin=1)
+    cluster.refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, "nobody leads")
+    keeper.hear(cluster.log(*[NEWS] * LAG_MAX_RECORDS))
+    keeper.published(manifest(cluster.end_offset))
+    (why,) = cluster.failures
+    assert "the cursor c stays at offset 1" in why
+    assert "nobody leads" in why
+    cluster.refusal = None
+    run(cluster)
+    assert cluster.puts == [0, 1, 1 + LAG_MAX_RECORDS]
+
+
+def test_a_cursor_that_somebody_has_taken_over_ends_the_export() -> None:
+    cluster = Cluster()
+    keeper = cluster.keeper()
+    keeper.hear(cluster.log(NEWS))
+    cluster.refusal = ApiError(ErrorCode.INVALID_UPDATE_VERSION, "it is another's")
+    with pytest.raises(ApiError, match="another's"):
+        keeper.published(manifest(1))
+
+
+def test_another_exports_cursor_is_not_touched() -> None:
+    cluster = Cluster()
+    cluster.keeper("here")
+    with pytest.raises(
+        ConfigError, match=r"cursor c is that of the export here, not of there: .*`raftlog cursors delete c`"
+    ):
+        cluster.keeper("there")
+    assert cluster.puts == [0]
+    cluster.cursors["c"] = Cursor(0, "", 0)
+    cluster.keeper("there")  # set by hand, for whoever comes
+
+
+def test_an_export_that_begins_anew_takes_its_cursor_back() -> None:
+    cluster = Cluster()
+    run(cluster, NEWS, NEWS, NEWS)
+    cluster.keeper(begin=1)
+    assert cluster.cursors["c"].end_offset == 1
+
+
+def test_a_stream_moves_it_now_and_then_and_at_its_end() -> None:
+    cluster = Cluster()
+    keeper = cluster.keeper()
+    for _ in range(5):
+        keeper.hear(cluster.log(NEWS))
+        keeper.published(manifest(cluster.end_offset))
+        cluster.now += INTERVAL_S / 2
+    assert cluster.puts == [0, 1, 3, 5]
+    keeper.hear(cluster.log(NEWS))
+    keeper.published(manifest(cluster.end_offset))
+    keeper.finish()
+    assert cluster.puts == [0, 1, 3, 5, 6]
+
+
+def test_news_that_is_read_and_not_published_yet_counts_at_the_next_publish() -> None:
+    cluster = Cluster()
+    keeper = cluster.keeper()
+    keeper.hear(cluster.log(NEWS, NEWS, NEWS))
+    keeper.published(manifest(2))
+    keeper.published(manifest(3))
+    keeper.finish()
+    assert cluster.puts == [0, 2, 3]
