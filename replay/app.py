@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from replay.errors import ReplayError
-from replay.request import DEFAULT_OUTPUT, JobRequest, parse_time_ms
+from replay.request import DEFAULT_OUTPUT, VIEW_NAMES, JobRequest, parse_time_ms
 
 Runner = Callable[[JobRequest, list[str]], int]
 """Given a request and settings for Spark ("key=value"), run it and return the exit code."""
@@ -82,6 +82,7 @@ def create_app(run: Runner) -> typer.Typer:
         raise typer.Exit(run(request, conf or []))
 
     _add_report(app, run)
+    _add_sql(app, run)
     return app
 
 
@@ -132,6 +133,30 @@ def _add_plain(app: typer.Typer, run: Runner, job: str, text: str) -> None:
             at_time_ms=at_time,
             limit=limit,
             partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_sql(app: typer.Typer, run: Runner) -> None:
+    @app.command(help=f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.")
+    def sql(
+        export: _Export,
+        query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes.")],
+        *,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="sql",
+            export=str(export),
+            query=query,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
             json=json,
         )
         raise typer.Exit(run(request, conf or []))

@@ -8,16 +8,19 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "lao", "history", "audit", "summary", "report")
+JOBS = ("state", "lao", "history", "audit", "summary", "report", "sql")
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
+VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
+"""What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
 
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
-    (kind, key) whose history is asked for, ``output`` the file that a report goes to.
+    (kind, key) whose history is asked for, ``output`` the file that a report goes to, ``query`` a question
+    in SQL.
     """
 
     job: str
@@ -28,11 +31,19 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     key: tuple[str, str] | None = None
     output: str | None = None
+    query: str | None = None
     json: bool = False
 
     def arguments(self) -> list[str]:
         """The command line that asks for the same."""
-        words = [self.job, self.export, *(self.key or ()), "--limit", str(self.limit)]
+        words = [
+            self.job,
+            self.export,
+            *(self.key or ()),
+            *([self.query] if self.query else ()),
+            "--limit",
+            str(self.limit),
+        ]
         if self.at_offset is not None:
             words += ["--at-offset", str(self.at_offset)]
         if self.at_time_ms is not None:

@@ -31,6 +31,10 @@ PARTITION_COLUMNS = (
 BROKER_TYPES = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
 """The records that :func:`brokers` looks at."""
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
+CONFIG_COLUMNS = (
+    "resource_type", "resource_name", "config_name", "config_value", "begins", "ends", "begins_ms", "ends_ms", "epoch",
+    "principal",
+)  # fmt: skip
 _BROKER_CARRIED = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id")
 _CARRIED = ("leader", "leader_recovery_state", "replicas", "adding_replicas", "removing_replicas", "isr")
 
@@ -121,6 +125,18 @@ def controllers(records: DataFrame, before: DataFrame | None = None) -> DataFram
     # One row an election: few enough for one task.
     rows = _after(before, events).withColumns(_end(Window.orderBy("begins")))
     return rows.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
+
+
+def configs(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS. No row while a key has no value.
+
+    ``resource_type``: 2 topic, 4 broker, 16 client metrics, 32 group. ``resource_name`` is empty for all brokers.
+    """
+    key = ("resource_type", "resource_name", "config_name")
+    gone = sf.col("config_value").isNull().alias("gone")
+    events = _of(records, RecordType.CONFIG).select(*key, "config_value", *_begin(), "epoch", "principal", gone)
+    rows = _after(before, events).withColumns(_end(Window.partitionBy(*key).orderBy("begins")))
+    return rows.where(~sf.col("gone")).select(*CONFIG_COLUMNS)
 
 
 def _partition_events(records: DataFrame) -> DataFrame:

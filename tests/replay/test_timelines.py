@@ -94,6 +94,7 @@ class Folded:
         self.topics: Rows = []
         self.partitions: Rows = []
         self.controllers: Rows = []
+        self.configs: Rows = []
         self._open: dict[Any, dict[str, Any]] = {}
         self._draft = ImageBuilder(Image())
         for data in log.batches:
@@ -120,6 +121,9 @@ class Folded:
             self._end((message.topic_id.hex(), message.partition_id), offset, header)
             facts = {"epoch": header.epoch, "principal": header.principal, "type": int(type_)}
             self._begin_partition(type_, message, begin | facts | {"batch_last_offset": header.last_offset})
+        elif type_ == RecordType.CONFIG:
+            self._end((message.resource_type, message.resource_name, message.name), offset, header)
+            self._begin_config(message, begin | {"epoch": header.epoch, "principal": header.principal})
         elif type_ == RecordType.LEADER_CHANGE:
             self._end("controller", offset, header)
             facts = {"epoch": header.epoch, "leader_id": message.leader_id}
@@ -141,6 +145,14 @@ class Folded:
         facts = {name: getattr(broker, name) for name in ("fenced", "in_controlled_shutdown", "rack", "reason")}
         facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch, "incarnation_id": broker.incarnation_id}
         self._begin(broker.id, self.brokers, row | facts | {"registration": type_ == RecordType.REGISTER_BROKER})
+
+    def _begin_config(self, message: Any, row: dict[str, Any]) -> None:
+        values = self._draft.configs.get((message.resource_type, message.resource_name)) or {}
+        if message.name not in values:
+            return
+        key = {"resource_type": message.resource_type, "resource_name": message.resource_name}
+        facts = {"config_name": message.name, "config_value": values[message.name]}
+        self._begin((*key.values(), message.name), self.configs, row | key | facts)
 
     def _begin_partition(self, type_: RecordType, message: Any, row: dict[str, Any]) -> None:
         partition = self._draft.partitions[message.topic_id, message.partition_id]
@@ -165,7 +177,7 @@ class Folded:
         self._begin((facts["topic_id"], facts["partition_id"]), self.partitions, row | facts)
 
 
-NAMES = ("brokers", "topics", "partitions", "controllers")
+NAMES = ("brokers", "topics", "partitions", "controllers", "configs")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,75 @@
+"""SQL: one query on the views of an export (:mod:`replay.views`)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+from pyspark.sql import Row, SparkSession
+from rich.console import Console
+from rich.table import Column, Table
+
+from replay.errors import ReplayError
+from replay.request import JobRequest
+from replay.source import Export, require_whole_history
+from replay.views import register_export
+
+
+class SqlResult(msgspec.Struct, frozen=True):
+    """The first rows of the answer, ``columns`` in order; ``more``: there are others."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    more: bool
+
+
+def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
+    """Ask the query that the request names. Raises ReplayError if it names none."""
+    if not request.query:
+        raise ReplayError("no query: give one in SQL")
+    require_whole_history(export)
+    register_export(spark, export)
+    answer = spark.sql(request.query)
+    rows = answer.limit(request.limit + 1).collect()
+    return SqlResult(answer.columns, [plain(row) for row in rows[: request.limit]], len(rows) > request.limit)
+
+
+def plain(value: Any) -> Any:
+    """A value of Spark as JSON has it: structs as objects, bytes in hex, times in ISO 8601."""
+    if isinstance(value, Row):
+        # The row itself has its columns' names beside it, and two of them may be the same.
+        return [_inner(each) for each in value]
+    return _inner(value)
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Row):
+        return {name: _inner(each) for name, each in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(name): _inner(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_inner(each) for each in value]
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    return msgspec.to_builtins(value)
+
+
+def render(result: SqlResult, console: Console) -> None:
+    """For people."""
+    table = Table(*(Column(name, overflow="fold") for name in result.columns))
+    for row in result.rows:
+        table.add_row(*("-" if value is None else _text(value) for value in row))
+    console.print(table)
+    count = len(result.rows)
+    console.print(f"{count} rows, and there are more: raise --limit" if result.more else f"{count} rows")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+if __name__ == "__main__":
+    from replay.submit import main
+
+    sys.exit(main("sql"))

@@ -1,0 +1,66 @@
+"""An export as views for SQL: ``register(spark, EXPORT)``, and ask.
+
+=============== =====================================================================================================
+``records``     the log, a row a record (:mod:`raftlog.segments.columns`)
+``changes``     what they changed: a row for each entity, with its value before and after (:mod:`replay.changes`)
+``brokers``     registrations, a row for each interval in which one's facts are constant (:mod:`replay.timelines`, as the rest)
+``partitions``  replicas, leader, ISR of partitions
+``topics``      from creation to removal
+``configs``     values of config keys
+``controllers`` who led the quorum
+``lao``         LAO and its lag, at each progress record (:mod:`replay.jobs.lao`)
+=============== =====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from replay import timelines
+from replay.changes import changes
+from replay.jobs.lao import timeline as lao
+from replay.request import JobRequest
+from replay.source import Export, check_files, open_export, records, require_whole_history
+
+VIEWS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "records": lambda rows: rows,
+    "changes": changes,
+    "brokers": timelines.brokers,
+    "partitions": timelines.partitions,
+    "topics": timelines.topics,
+    "configs": timelines.configs,
+    "controllers": timelines.controllers,
+    "lao": lao,
+}
+"""Each view's name, and how it comes from the records."""
+
+
+def register(
+    spark: SparkSession,
+    target: str,
+    *,
+    at_offset: int | None = None,
+    at_time_ms: int | None = None,
+    prefix: str = "",
+    verify: bool = True,
+) -> Export:
+    """Make temporary views over the export at a path or a URI, as far as the two limits (both inclusive) let it reach.
+
+    The views show what the export held now; register again to see more. ``prefix`` comes before their names, for
+    two exports in one session. ``verify``: read all files first and compare their hashes. Raises ExportError and its kinds, ReplayError.
+    """
+    export = open_export(JobRequest(job="sql", export=str(target), at_offset=at_offset, at_time_ms=at_time_ms))
+    require_whole_history(export)
+    if verify:
+        check_files(spark, export)
+    register_export(spark, export, prefix)
+    return export
+
+
+def register_export(spark: SparkSession, export: Export, prefix: str = "") -> None:
+    """Make the views over an open export."""
+    rows = records(spark, export)
+    for name, view in VIEWS.items():
+        view(rows).createOrReplaceTempView(prefix + name)
