@@ -16,7 +16,8 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
     quorum = service.quorum
     seen = service.replica.core.describe(service.now())
     low = {quorum.node_id: service.space.low}
-    leadership, features = service.leadership, service.image.features
+    leadership, image = service.leadership, service.image
+    features = image.features
     known = {replica.node_id: replica for replica in seen.voters}
     return pb.DescribeQuorumResponse(
         cluster_id=quorum.cluster_id,
@@ -47,6 +48,9 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
             )
             for name, (lowest, highest) in sorted(known_features().items())
         ],
+        image_offset=image.offset,
+        image_epoch=image.epoch,
+        state_hash=image.state_hash.to_bytes(16, "big"),
     )
 
 

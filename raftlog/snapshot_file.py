@@ -7,6 +7,7 @@ which a byte has changed, is found before it is used. What the content means is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,17 @@ def read_header(start: bytes) -> SnapshotHeader:
         from_entries(message.voters),
         message.metadata_version,
     )
+
+
+def read_footer(tail: bytes) -> int | None:
+    """The state hash that the footer at the end of ``tail``, a snapshot's last bytes, names; None if no sound footer ends there."""
+    for position in range(len(tail)):
+        with suppress(CorruptLogError):
+            if batch.size_at(tail, position) == len(tail) - position:
+                (found,) = batch.headers(tail[position:])
+                message = _sole_record(tail[position:], found, RecordType.SNAPSHOT_FOOTER)
+                return int.from_bytes(message.state_hash, "big") if len(message.state_hash) == 16 else None
+    return None
 
 
 class SnapshotVerifier:

@@ -6,19 +6,25 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import DataDirectory, DirectoryLog, begins_late, open_log
+from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
-from raftlog.cli.output import print_json, print_line
+from raftlog.cli.output import print_json, print_json_line, print_line
+from raftlog.cli.stopping import StopOnSignal
+from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from raftlog.cli.log_sources import LogSource
+    from raftlog.segments.export import ExportSummary
+    from raftlog.segments.manifest import Manifest
+    from raftlog.segments.place import Place
+    from raftlog.segments.writer import Published
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +52,18 @@ def export_(
             help="Have the nodes keep what this export has yet to read, under this name (see `raftlog cursors`).",
         ),
     ] = "",
+    keep_following: Annotated[
+        bool, typer.Option("--follow", help="Go on exporting what is new, until Ctrl-C or SIGTERM.")
+    ] = False,
+    publish_interval: Annotated[
+        float,
+        typer.Option(
+            min=0.1, metavar="S", help="With --follow: publish what is new so long after its first record came."
+        ),
+    ] = 30.0,
+    publish_records: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --follow: publish at so many records, whatever the time.")
+    ] = 1_000_000,
     verify: Annotated[bool, typer.Option("--verify", help="Read everything back and check it.")] = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -58,12 +76,15 @@ def export_(
       raftlog export exported --bootstrap-controller 127.0.0.1:9093
       raftlog export exported --cursor nightly
       raftlog export exported --directory data/controller-1 --verify
+      raftlog export s3://audit/cluster-1 --follow --publish-interval 60
     """
     from raftlog.cli.export_cursor import keep_cursor
-    from raftlog.segments.export import export
+    from raftlog.segments.follow import PublishPolicy
     from raftlog.segments.place import open_place
     from raftlog.segments.verify import verify_export
 
+    if keep_following and directory is not None:
+        raise ConfigError("--follow goes with a running cluster: a stopped node's directory does not grow")
     place = open_place(target)
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
@@ -71,22 +92,17 @@ def export_(
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
         keeper = keep_cursor(cursor, source, place) if cursor else None
-        with _progress(source) as progress:
-            summary = export(source, place, progress, published=keeper.published if keeper is not None else None)
+        published = keeper.published if keeper is not None else None
+        if keep_following and isinstance(source, RunningLog):
+            policy = PublishPolicy(publish_interval, max_records=publish_records)
+            summary = _follow(source, place, policy, _telling(published, place, as_json))
+        else:
+            summary = _once(source, place, published)
         if keeper is not None:
             keeper.finish()
     if verify:
         verify_export(place)
-    if as_json:
-        print_json({"directory": target, **asdict(summary), "records": summary.records, "verified": verify})
-    else:
-        print_line(
-            f"{target}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"
-            if summary.records
-            else f"{target}: nothing new, it ends before offset {summary.end_offset}"
-        )
-        if verify:
-            print_line("verified: every checksum, hash and offset")
+    _show(summary, place, verified=verify, as_json=as_json)
     if late and summary.history_begin:
         typer.echo(f"{late}; so does this export", err=True)
     if left_out:
@@ -95,6 +111,60 @@ def export_(
             " (see --assume-committed)",
             err=True,
         )
+
+
+def _once(source: LogSource, place: Place, published: Published | None) -> ExportSummary:
+    from raftlog.segments.export import export
+
+    with _progress(source) as progress:
+        return export(source, place, progress, witnesses=source.said, published=published)
+
+
+def _follow(source: RunningLog, place: Place, policy: Any, published: Published) -> ExportSummary:
+    from raftlog.segments.follow import follow
+
+    def waiting(why: str) -> None:
+        typer.echo(f"raftlog: waiting: {why}" if why else "raftlog: going on", err=True)
+
+    with StopOnSignal() as stop:
+        return follow(
+            source,
+            place,
+            policy,
+            stop=lambda: stop.asked,
+            witnesses=source.said,
+            published=published,
+            waiting=waiting,
+        )
+
+
+def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
+    """One line a publish, and what else is to be done then."""
+
+    def published(manifest: Manifest) -> None:
+        if also is not None:
+            also(manifest)
+        end = manifest.end_offset
+        if as_json:
+            print_json_line({"directory": str(place), "end_offset": end, "exported_at": manifest.exported_at})
+        else:
+            print_line(f"{place}: published up to offset {end - 1}")
+
+    return published
+
+
+def _show(summary: ExportSummary, place: Place, *, verified: bool, as_json: bool) -> None:
+    if as_json:
+        document = {"directory": str(place), **asdict(summary), "records": summary.records, "verified": verified}
+        print_json(document)
+        return
+    print_line(
+        f"{place}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"
+        if summary.records
+        else f"{place}: nothing new, it ends before offset {summary.end_offset}"
+    )
+    if verified:
+        print_line("verified: every checksum, hash and offset")
 
 
 @contextmanager

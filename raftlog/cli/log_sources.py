@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from raftlog import batch
-from raftlog.errors import ConfigError
+from raftlog.cli.options import endpoints
+from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
-from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.manifest import RAW, StateHash, read_manifest
 from raftlog.segments.place import open_place
 from raftlog.segments.verify import read_segment
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 
 READ_BYTES = 1 << 20
+POLL_GRACE_S = 2.0
+"""So much later than it should a controller may answer a poll, before another one is looked for."""
 
 DataDirectory = Annotated[
     Path | None, typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory.")
@@ -61,6 +64,9 @@ class LogSource(Protocol):
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches from the one that begins at ``offset``: at least one, then as many as fit."""
+
+    def said(self) -> list[StateHash]:
+        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end. Raises CorruptLogError."""
 
     def image_up_to(self, last: int) -> Image:
         """An image at or below offset ``last`` from which the log goes on: the empty one, or that of a snapshot.
@@ -163,6 +169,12 @@ class DirectoryLog:
             raise _not_before(last, min(one.end_offset for one in ends) - 1)
         return _loaded(lambda position: self._log.read_snapshot(fitting[-1], position, READ_BYTES))
 
+    def said(self) -> list[StateHash]:
+        """What the snapshots beside the log say of the state."""
+        from raftlog.cli.witnesses import said_by_directory
+
+        return said_by_directory(self._log)
+
     def _find_high_watermark(self) -> int:
         # What a snapshot holds is committed.
         proven, single = max([self.start_offset, *(one.end_offset for one in self._log.snapshots)]), False
@@ -185,6 +197,7 @@ class ExportLog:
         self._place = open_place(target)
         manifest = read_manifest(self._place)
         self._segments = manifest.of_kind(RAW)
+        self._said = manifest.state_hashes
         self._next = -1
         self._batches: Iterator[bytes] = iter(())
         self.cluster_id = manifest.cluster_id
@@ -208,6 +221,10 @@ class ExportLog:
             self._next = header.end_offset
         return chunk
 
+    def said(self) -> list[StateHash]:
+        """What its manifest has recorded."""
+        return list(self._said)
+
     def image_up_to(self, last: int) -> Image:
         """See LogSource; an export holds no snapshots."""
         if self.start_offset:
@@ -227,6 +244,8 @@ class RunningLog:
     """The committed log of a running cluster, up to where it is committed when this is made. Close it."""
 
     def __init__(self, bootstrap_controller: str, timeout_s: float) -> None:
+        from raftlog.cli.witnesses import QuorumWitness
+
         self._runner = asyncio.Runner()
         try:
             self._session, self._reader, info = self._runner.run(_connect(bootstrap_controller, timeout_s))
@@ -242,6 +261,8 @@ class RunningLog:
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
         """Hears every chunk that is read."""
+        addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+        self._witness = QuorumWitness(self._session.transport, addresses, info.cluster_id, info.generation)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""
@@ -260,6 +281,28 @@ class RunningLog:
             return await self._client.call(body, timeout_s=timeout_s, principal=principal)
 
         return self._runner.run(ask())
+
+    def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
+        """As ``read``; empty if nothing new is committed within ``wait_s``. Raises ApiError, at the latest seconds after that."""
+        chunk = self._runner.run(self._poll(offset, max_bytes, wait_s))
+        for header in batch.headers(chunk, verify=False):
+            self.high_watermark = self.end_offset = max(self.high_watermark, header.end_offset)
+        if self.listener is not None:
+            self.listener(chunk)
+        return chunk
+
+    async def _poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(wait_s + POLL_GRACE_S):
+                return await self._reader.read(offset, max_bytes, max_wait_ms=int(wait_s * 1000))
+        except TimeoutError:
+            # Its late answer must not be taken for that to the next question.
+            self._reader.close()
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answers") from None
+
+    def said(self) -> list[StateHash]:
+        """What the nodes of the quorum, those that answer, say of their state."""
+        return self._runner.run(self._witness.ask())
 
     def image_up_to(self, last: int) -> Image:
         """See LogSource: that of the newest snapshot, the only one that is told of."""

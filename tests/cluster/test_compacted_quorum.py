@@ -12,6 +12,7 @@ from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, until
 
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.metadata.snapshot import load
+from raftlog.segments.manifest import read_manifest
 
 SETTINGS = {
     "metadata.log.max.record.bytes.between.snapshots": 30_000,
@@ -89,12 +90,25 @@ def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Pat
     export = raftlog("export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers, "--verify")
     assert export.code == 0, export.err
     assert "so does this export" in export.err
+    _recorded(tmp_path / "export", cluster, shown)
     cluster.stop_all(timeout_s=10)
     _same_offline(cluster, down, shown)
     for node in cluster.controllers:
         cluster.start(node.name)
     cluster.wait_leader(PATIENCE_S)
     asyncio.run(writes(cluster, 20))
+
+
+def _recorded(export: Path, cluster: LocalCluster, shown: dict) -> None:
+    """What the nodes said of their state, images and snapshots, is in the manifest, and nobody said another thing."""
+    manifest = read_manifest(export)
+    said = [one for one in manifest.state_hashes if one.source == "image"]
+    assert {one.node_id for one in said} == {node.node_id for node in cluster.controllers}
+    assert max(said).offset == manifest.end_offset - 1
+    by_offset = {one.offset: one.state_hash for one in manifest.state_hashes}
+    assert by_offset[shown["offset"]] == shown["state_hash"]
+    assert all(by_offset[one.offset] == one.state_hash for one in manifest.state_hashes)
+    assert "snapshot" in {one.source for one in manifest.state_hashes}
 
 
 def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:

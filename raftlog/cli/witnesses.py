@@ -1,0 +1,75 @@
+"""What nodes say of their state, to be recorded in an export: so that a replay can be held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftlog.cli.ask import Answer, ask_quorum
+from raftlog.cli.session import tls_of_environment
+from raftlog.client.snapshot_footer import fetch_state_hash
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.manifest import StateHash
+from raftlog.snapshot_file import SnapshotVerifier
+from raftlog.storage.api import SnapshotId
+from raftlog.storage.reader import LogReader
+from raftlog.transport.api import Transport
+
+ANSWER_WITHIN_S = 2.0
+"""For each question: a node that does not answer is not recorded, and the export does not wait for it."""
+_READ_BYTES = 1 << 20
+
+
+class QuorumWitness:
+    """Asks all nodes of a running quorum: for the state of their image, and once for that of each of their snapshots."""
+
+    def __init__(self, transport: Transport, addresses: Sequence[str], cluster_id: str, generation: int) -> None:
+        self._transport, self._addresses = transport, tuple(addresses)
+        self._cluster_id, self._generation = cluster_id, generation
+        self._asked: set[tuple[int, SnapshotId]] = set()
+
+    async def ask(self) -> list[StateHash]:
+        """What those say that answer; never an error."""
+        quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, tls_of_environment())
+        said: list[StateHash] = []
+        for answer in quorum.answers:
+            said += await self._said_by(answer)
+        return said
+
+    async def _said_by(self, answer: Answer) -> list[StateHash]:
+        one = answer.description
+        if one is None or (one.cluster_id, one.generation) != (self._cluster_id, self._generation):
+            return []
+        said: list[StateHash] = []
+        if one.image_offset >= 0 and len(one.state_hash) == 16:
+            text = format_hash(int.from_bytes(one.state_hash, "big"))
+            said.append(_said(one.image_offset, one.image_epoch, text, one.node_id, "image"))
+        for snapshot in one.snapshots:
+            snapshot_id = SnapshotId(snapshot.end_offset, snapshot.epoch)
+            if (one.node_id, snapshot_id) in self._asked:
+                continue
+            state_hash = await fetch_state_hash(
+                self._transport, answer.address, snapshot_id, cluster_id=self._cluster_id, timeout_s=ANSWER_WITHIN_S
+            )
+            if state_hash is not None:
+                self._asked.add((one.node_id, snapshot_id))
+                text = format_hash(state_hash)
+                said.append(_said(snapshot.end_offset - 1, snapshot.epoch, text, one.node_id, "snapshot"))
+        return said
+
+
+def said_by_directory(log: LogReader) -> list[StateHash]:
+    """What the snapshots in a stopped node's directory say. Raises CorruptLogError, StorageError."""
+    said: list[StateHash] = []
+    for snapshot_id in log.snapshots:
+        verifier, position = SnapshotVerifier(), 0
+        while data := log.read_snapshot(snapshot_id, position, _READ_BYTES):
+            verifier.feed(data)
+            position += len(data)
+        verifier.finish()
+        text = format_hash(verifier.state_hash or 0)
+        said.append(_said(snapshot_id.end_offset - 1, snapshot_id.epoch, text, log.identity.node_id, "snapshot"))
+    return said
+
+
+def _said(offset: int, epoch: int, state_hash: str, node_id: int, source: str) -> StateHash:
+    return StateHash(offset=offset, epoch=epoch, state_hash=state_hash, node_id=node_id, source=source)

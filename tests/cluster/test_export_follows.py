@@ -1,0 +1,112 @@
+"""``raftlog export --follow`` beside a quorum whose leader is killed: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, three_controllers, until
+
+from raftlog.cli.local import LocalCluster
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.segments.errors import ExportError
+from raftlog.segments.manifest import RAW, Manifest, read_manifest
+from raftlog.segments.verify import read_segment, verify_export
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with three_controllers(tmp_path_factory.mktemp("follow") / "c") as made:
+        yield made
+
+
+async def write(cluster: LocalCluster, prefix: str) -> int:
+    """Some writes; the offset of the last one acknowledged."""
+    async with controllers_of(cluster) as client:
+        load = Load(client, prefix=prefix)
+        await load.more(30)
+        await load.stop()
+    return max(load.acknowledged.values())
+
+
+def follower(target: Path, cluster: LocalCluster) -> subprocess.Popen[str]:
+    words = ["export", target, "--follow", "--publish-interval", "0.2", "--timeout", "60"]
+    at = ["--bootstrap-controller", cluster.bootstrap_controllers]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "raftlog.cli", *map(str, [*words, *at])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=own,
+    )
+
+
+def end_of(target: Path) -> int:
+    try:
+        return read_manifest(target).end_offset
+    except ExportError:
+        return 0
+
+
+def states(target: Path, manifest: Manifest) -> dict[int, str]:
+    """The state hash behind each batch of the export."""
+    draft, hashes = ImageBuilder(Image()), {}
+    for segment in manifest.of_kind(RAW):
+        for data in read_segment(target, segment):
+            draft.apply_chunk(data)
+            hashes[draft.offset] = f"{draft.state_hash % 2**128:032x}"
+    return hashes
+
+
+def test_it_goes_on_with_the_next_leader(cluster: LocalCluster, tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    process, leader = follower(target, cluster), cluster.wait_leader(PATIENCE_S)
+    try:
+        before = asyncio.run(write(cluster, "before"))
+        until(lambda: end_of(target) > before, "what was written is exported")
+        assert cluster.kill(leader.name, signal.SIGKILL)
+        after = asyncio.run(write(cluster, "after"))
+        until(lambda: end_of(target) > after, "what the next leader wrote is exported")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        cluster.start(leader.name)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert out.count("published up to offset") >= 2
+    assert f"{target}: {end_of(target)} new records (offsets 0 to {end_of(target) - 1})" in out
+    manifest = verify_export(target)
+    epochs = {segment.last_epoch for segment in manifest.segments}
+    assert len(epochs) > 1
+
+    # Each node's own word on the state, on the way and at the end, is what the export folds to.
+    folded = states(target, manifest)
+    assert len(manifest.state_hashes) > 3
+    assert len({one.node_id for one in manifest.state_hashes}) == 3
+    assert {one.offset: one.state_hash for one in manifest.state_hashes}.items() <= folded.items()
+    assert max(manifest.state_hashes).offset == manifest.end_offset - 1
+
+
+def test_two_at_once_and_a_directory_that_does_not_grow(cluster: LocalCluster, tmp_path: Path) -> None:
+    process = follower(tmp_path / "export", cluster)
+    try:
+        until(lambda: end_of(tmp_path / "export") > 0, "something is exported")
+        second = raftlog("export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers)
+        assert second.code == 1
+        assert "another export is writing to" in second.err
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+    refused = raftlog("export", tmp_path / "export", "--follow", "-d", tmp_path)
+    assert refused.code == 2
+    assert "does not grow" in refused.err

@@ -1,0 +1,187 @@
+"""An export that follows a growing log, and what nodes have said of the state on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.errors import ExportError
+from raftlog.segments.export import export
+from raftlog.segments.follow import PublishPolicy, follow
+from raftlog.segments.manifest import Manifest, StateHash, encode, read_manifest
+from raftlog.segments.state_hashes import MAX_OFFSETS, merged
+from raftlog.segments.verify import verify_export
+from raftlog.segments.writer import ExportWriter
+
+
+def said(history: LogHistory, offset: int, node_id: int = 1) -> StateHash:
+    text = format_hash(history.hashes[offset])
+    return StateHash(offset=offset, epoch=history.epoch, state_hash=text, node_id=node_id, source="image")
+
+
+class Growing:
+    """A log of which a little more is there at each poll; one second passes meanwhile. ``failing``: what polls raise, by number."""
+
+    generation = start_offset = 0
+    cluster_id = CLUSTER_ID
+
+    def __init__(self, history: LogHistory, *, batches: int, failing: dict[int, ErrorCode] | None = None) -> None:
+        self.history, self.batches, self.failing = history, batches, failing or {}
+        self.polls = self.there = 0
+        self.ends = [*list(history.positions), history.end_offset]
+
+    @property
+    def high_watermark(self) -> int:
+        return self.ends[self.there]
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        return b"".join(self.history.batches[self.history.positions[offset] : self.there])
+
+    def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
+        self.polls += 1
+        if code := self.failing.get(self.polls):
+            raise ApiError(code, "no active controller answers")
+        self.there = min(len(self.history.batches), self.there + self.batches)
+        return b"" if offset == self.high_watermark else self.read(offset, max_bytes)
+
+    def over(self) -> bool:
+        return self.there == len(self.history.batches)
+
+    def clock(self) -> float:
+        return float(self.polls)
+
+
+def run(source: Growing, target: Path, policy: PublishPolicy, **more: object) -> list[int]:
+    """Follow until the log is over; the ends that were published."""
+    ends: list[int] = []
+
+    def published(manifest: Manifest) -> None:
+        assert read_manifest(target) == manifest
+        ends.append(manifest.end_offset)
+
+    follow(source, target, policy, stop=source.over, published=published, clock=source.clock, **more)  # type: ignore[arg-type]
+    return ends
+
+
+def test_it_publishes_at_intervals_and_what_is_left_when_it_is_stopped(tmp_path: Path) -> None:
+    source = Growing(LogHistory(81).run(200), batches=2)
+    count = len(source.history.batches)
+    ends = run(source, tmp_path, PublishPolicy(interval_s=10.0))
+    # Two batches a second: a publish for each eleven polls, and one at the end.
+    assert ends == [*(source.ends[2 * polls] for polls in range(11, (count + 1) // 2, 11)), source.history.end_offset]
+    assert verify_export(tmp_path).end_offset == source.history.end_offset
+    assert sum(segment.batches for segment in read_manifest(tmp_path).segments) == 2 * count
+
+
+def test_it_publishes_at_a_size(tmp_path: Path) -> None:
+    source = Growing(LogHistory(82).run(200), batches=1)
+    ends = run(source, tmp_path, PublishPolicy(interval_s=1e9, max_records=50))
+    assert len(ends) >= 3
+    assert all(50 <= segment.records < 100 for segment in read_manifest(tmp_path).segments[:-2])
+
+
+def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
+    source = Growing(LogHistory(83).run(60), batches=5, failing=dict.fromkeys((3, 4, 5), ErrorCode.REQUEST_TIMED_OUT))
+    told: list[str] = []
+    ends = run(source, tmp_path, PublishPolicy(interval_s=1e9), waiting=told.append)
+    assert ends == [source.history.end_offset]
+    assert ["no active controller answers" in why for why in told] == [True, False]
+
+
+def test_what_does_not_pass_ends_it_and_what_was_published_stays(tmp_path: Path) -> None:
+    source = Growing(LogHistory(84).run(100), batches=3, failing={9: ErrorCode.INCONSISTENT_GENERATION})
+    with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
+        run(source, tmp_path, PublishPolicy(interval_s=4.0))
+    assert verify_export(tmp_path).end_offset == source.ends[15]
+    # The next one goes on from there.
+    source.failing.clear()
+    source.there = 0
+    source.there = len(source.history.batches) - 1
+    assert run(source, tmp_path, PublishPolicy()) == [source.history.end_offset]
+
+
+def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
+    history = LogHistory(85).run(120)
+    ends = sorted(history.hashes)
+    source = Growing(history, batches=0)
+    # Meanwhile the log has grown, and the node that answers has applied more of it than was read.
+    source.there = len(history.batches) - 10
+    high_watermark = source.high_watermark
+
+    def witnesses() -> list[StateHash]:
+        source.there = len(history.batches)
+        return [said(history, ends[-4]), said(history, ends[20], node_id=2)]
+
+    class Before(Growing):
+        high_watermark = source.high_watermark
+        read = staticmethod(source.read)  # type: ignore[assignment]
+
+    summary = export(Before(history, batches=0), tmp_path, witnesses=witnesses)
+    assert high_watermark < summary.end_offset == ends[-4] + 1
+    manifest = verify_export(tmp_path)
+    assert manifest.state_hashes == (said(history, ends[20], node_id=2), said(history, ends[-4]))
+    # A manifest with more than a reader knows is no other format: that reader leaves out what it does not know.
+    assert replace(manifest, state_hashes=(), features=None).segments == manifest.segments
+
+
+def test_what_was_said_of_offsets_beyond_the_end_waits_for_them(tmp_path: Path) -> None:
+    history = LogHistory(86).run(60)
+    ends = sorted(history.hashes)
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
+        writer.append_chunk(b"".join(history.batches[:20]))
+        writer.record([said(history, ends[5]), said(history, ends[30]), said(history, ends[5])])
+        assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [ends[5]]
+        writer.append_chunk(b"".join(history.batches[20:]))
+        assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [ends[5], ends[30]]
+
+
+def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(tmp_path: Path) -> None:
+    history = LogHistory(87).run(40)
+    beyond = replace(said(history, max(history.hashes)), offset=history.end_offset + 7)
+    source = Growing(history, batches=0)
+    source.there = len(history.batches)
+    source.history.positions[history.end_offset] = len(history.batches)
+    assert export(source, tmp_path, witnesses=lambda: [beyond]).end_offset == history.end_offset
+    assert read_manifest(tmp_path).state_hashes == ()
+
+
+def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
+    history = LogHistory(88).run(40)
+    manifest = export(history, tmp_path) and read_manifest(tmp_path)
+    manifest = replace(manifest, segments=(replace(manifest.segments[0], last_offset=10**9),))
+    one = said(history, max(history.hashes))
+    known: tuple[StateHash, ...] = ()
+    for offset in range(0, 20_000, 10):
+        known = merged(known, [replace(one, offset=offset, node_id=node) for node in (1, 2)], manifest)
+    offsets = sorted({each.offset for each in known})
+    assert len(offsets) <= MAX_OFFSETS
+    assert (offsets[0], offsets[-1]) == (0, 19_990)
+    assert [each.node_id for each in known] == [1, 2] * len(offsets)
+    assert len(encode(replace(manifest, state_hashes=known))) < 400_000
+    different = replace(one, state_hash="0" * 32)
+    assert len(merged((one,), [different, one], manifest)) == 2
+
+
+def test_feature_levels(tmp_path: Path) -> None:
+    history = LogHistory(89, metadata_version=3)
+    export(history, tmp_path)
+    manifest = read_manifest(tmp_path)
+    assert manifest.features == {"metadata.version": 3}
+    assert manifest.metadata_version == 3
+
+
+def test_a_callback_that_fails_ends_the_export_and_the_publish_stays(tmp_path: Path) -> None:
+    history = LogHistory(90).run(40)
+
+    def refuse(manifest: Manifest) -> None:
+        raise ExportError("the cursor was not moved")
+
+    with pytest.raises(ExportError, match="the cursor was not moved"):
+        export(history, tmp_path, published=refuse)
+    assert verify_export(tmp_path).end_offset == history.end_offset
+    assert export(history, tmp_path).records == 0
