@@ -22,7 +22,7 @@ def _time(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
-_Export = Annotated[Path, typer.Argument(metavar="EXPORT_DIR", help="A directory written by raftlog export.")]
+_Export = Annotated[str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")]
 _AtOffset = Annotated[int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")]
 _AtTime = Annotated[
     int | None,
@@ -49,6 +49,9 @@ def create_app(run: Runner) -> typer.Typer:
     _add_plain(app, run, "state", "State at an offset or a time: every entity, and the state hash.")
     _add_plain(app, run, "lao", "LowestAcknowledgedOffset over time: its lag, and who held it back.")
     _add_plain(app, run, "audit", "Look for brokers admitted to an ISR under a stale epoch. Exit code 3: found some.")
+    _add_plain(
+        app, run, "verify", "Is the export whole, and does it fold to what nodes recorded? Exit code 3: it is not."
+    )
     _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
 
     @app.command(help="Changes of one topic, broker, config or client: when, by whom, from what, to what.")
@@ -71,7 +74,7 @@ def create_app(run: Runner) -> typer.Typer:
     ) -> None:
         request = JobRequest(
             job="history",
-            export=str(export),
+            export=export,
             key=(kind, key),
             at_offset=at_offset,
             at_time_ms=at_time,
@@ -128,7 +131,7 @@ def _add_plain(app: typer.Typer, run: Runner, job: str, text: str) -> None:
     ) -> None:
         request = JobRequest(
             job=job,
-            export=str(export),
+            export=export,
             at_offset=at_offset,
             at_time_ms=at_time,
             limit=limit,

@@ -8,7 +8,7 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "lao", "history", "audit", "summary", "report", "sql")
+JOBS = ("state", "lao", "history", "audit", "summary", "verify", "report", "sql")
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")

@@ -13,11 +13,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog.errors import RaftlogError
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.place import is_uri, open_place
 from raftlog.segments.verify import check_segment
 from replay.errors import ReplayError
+from replay.remote import hadoop_uri, read_through_fsspec
 from replay.request import JobRequest, format_time
 
 _FAULTS_SCHEMA = "fault string"
@@ -26,9 +29,12 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export, as far as a question reaches into it. ``segments`` are those that may hold records of interest."""
+    """An export, as far as a question reaches into it. ``segments`` are those that may hold records of interest.
 
-    directory: Path
+    ``target``: an absolute path, or a URI for fsspec.
+    """
+
+    target: str
     manifest: Manifest
     segments: tuple[Segment, ...]
     at_offset: int | None = None
@@ -37,20 +43,23 @@ class Export:
 
 def open_export(request: JobRequest) -> Export:
     """Read the manifest and choose the files. Raises ExportError and its kinds, ReplayError if nothing is there to answer with."""
-    directory = Path(request.export).absolute()
-    manifest = read_manifest(directory)
+    target = request.export
+    if not is_uri(target):
+        target = str(Path(str(open_place(target))).absolute())
+    manifest = read_manifest(target)
+    require_known_level(manifest, target)
     everything = manifest.of_kind(RECORDS)
     if not everything:
-        raise ReplayError(f"{directory} is an export without records: run the export again once the log has some")
+        raise ReplayError(f"{target} is an export without records: run the export again once the log has some")
     at_offset, at_time_ms = request.at_offset, request.at_time_ms
     first, end = everything[0], manifest.end_offset
     if at_offset is not None and not manifest.history_begin <= at_offset < end:
         raise ReplayError(
-            f"offset {at_offset} is not in {directory}: it holds offsets {manifest.history_begin} to {end - 1}"
+            f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to {end - 1}"
         )
     if at_time_ms is not None and at_time_ms < first.min_timestamp_ms:
         raise ReplayError(
-            f"{directory} holds nothing from {format_time(at_time_ms)} or before: it begins at {format_time(first.min_timestamp_ms)}"
+            f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at {format_time(first.min_timestamp_ms)}"
         )
     segments = tuple(
         segment
@@ -58,14 +67,23 @@ def open_export(request: JobRequest) -> Export:
         if (at_offset is None or segment.base_offset <= at_offset)
         and (at_time_ms is None or segment.min_timestamp_ms <= at_time_ms)
     )
-    return Export(directory, manifest, segments, at_offset, at_time_ms)
+    return Export(target, manifest, segments, at_offset, at_time_ms)
+
+
+def require_known_level(manifest: Manifest, target: str) -> None:
+    """Records of a later metadata.version may mean what this build does not know. Raises ReplayError."""
+    level = manifest.metadata_version or 0
+    if level > LATEST_METADATA_VERSION:
+        raise ReplayError(
+            f"{target} was exported at metadata.version {level}, and this build knows up to {LATEST_METADATA_VERSION}: use a newer raftlog"
+        )
 
 
 def require_whole_history(export: Export) -> None:
     """A fold needs every record from the first. Raises ReplayError."""
     if export.manifest.history_begin > 0:
         raise ReplayError(
-            f"{export.directory} begins at offset {export.manifest.history_begin}: the state cannot be folded without what came before"
+            f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be folded without what came before"
         )
 
 
@@ -79,7 +97,7 @@ def check_files(spark: SparkSession, export: Export) -> None:
 
 
 def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    directory, segments = str(export.directory), export.segments
+    target, segments = export.target, export.segments
     cluster_id, generation = export.manifest.cluster_id, export.manifest.generation
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +105,7 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
             faults: list[str] = []
             for index in batch.column(0).to_pylist():
                 try:
-                    check_segment(directory, segments[index], cluster_id, generation)
+                    check_segment(target, segments[index], cluster_id, generation)
                 except RaftlogError as error:
                     # As a row, not as an exception: an exception would arrive wrapped in two stack traces.
                     faults.append(str(error))
@@ -98,12 +116,21 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
 
 def records(spark: SparkSession, export: Export) -> DataFrame:
     """The rows in question: columns as in :mod:`raftlog.segments.columns`, whole batches only."""
-    # Spark takes a path for a pattern.
-    paths = [_GLOB.sub(r"\\\1", str(export.directory / segment.file)) for segment in export.segments]
-    rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*paths)
+    rows = _rows(spark, export.target, export.segments)
     for condition in _conditions(export):
         rows = rows.where(condition)
     return rows
+
+
+def _rows(spark: SparkSession, target: str, segments: tuple[Segment, ...]) -> DataFrame:
+    root: str | None = target
+    if is_uri(target):
+        root = hadoop_uri(spark, target)
+        if root is None:
+            return read_through_fsspec(spark, target, segments)
+    # Spark takes a path for a pattern.
+    paths = [_GLOB.sub(r"\\\1", f"{root}/{segment.file}") for segment in segments]
+    return spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*paths)
 
 
 def _conditions(export: Export) -> Iterator[Column]:

@@ -1,0 +1,181 @@
+"""The two forms of a range of offsets held against each other, against the manifest, and against the rules of a log.
+
+Every batch of the raw segment is decoded anew (its CRC32C, its place in the chain of offsets, epochs and timestamps), and the rows
+made of it are compared with the Parquet file, column by column. Memory: some thousand rows of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raftlog import batch
+from raftlog.segments.columns import SCHEMA, RowBuffer
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import Segment
+from raftlog.segments.place import Place
+from raftlog.segments.verify import read_segment
+
+ROWS = 16_384
+"""About so many are compared at a time."""
+
+
+class Facts(NamedTuple):
+    """What a raw segment turned out to hold. ``ends``: the epochs of those of the offsets asked about at which a batch ends."""
+
+    batches: int
+    records: int
+    ends: dict[int, int]
+
+
+def check_forms(place: Place, raw: Segment, records: Sequence[Segment], offsets: Collection[int] = ()) -> Facts:
+    """Check one raw segment, and the Parquet files that cover its offsets.
+
+    ``offsets``: those of which the epoch is wanted. Raises CorruptExportError naming the first fault: its file and offsets, what was
+    expected and what was found. Files are taken to have the manifest's hashes: see ``check_segment``.
+    """
+    asked, ends = frozenset(offsets), {}
+    rows, written = RowBuffer(), _ParquetRows(place, raw, records)
+    chain = _Chain(raw)
+    for data in read_segment(place, raw):
+        for header in batch.headers(data, verify=False):
+            chain.take(header)
+            rows.add(data, header)
+            if header.last_offset in asked:
+                ends[header.last_offset] = header.epoch
+            if rows.rows >= ROWS:
+                written.require(rows.take())
+    if rows.rows:
+        written.require(rows.take())
+    chain.finish()
+    written.finish()
+    return Facts(raw.batches, raw.records, ends)
+
+
+class _Chain:
+    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the same."""
+
+    def __init__(self, raw: Segment) -> None:
+        self._raw = raw
+        self._next, self._batches = raw.base_offset, 0
+        self._epoch, self._timestamp_ms = raw.first_epoch, raw.min_timestamp_ms
+
+    def take(self, header: batch.BatchHeader) -> None:
+        """The next batch. Raises CorruptExportError."""
+        if header.base_offset != self._next:
+            raise self._broken(header, "offset", header.base_offset, self._next)
+        if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
+            raise self._broken(header, "epoch", header.epoch, self._epoch)
+        if header.timestamp_ms < self._timestamp_ms or (
+            not self._batches and header.timestamp_ms != self._timestamp_ms
+        ):
+            raise self._broken(header, "timestamp", header.timestamp_ms, self._timestamp_ms)
+        self._next, self._batches = header.end_offset, self._batches + 1
+        self._epoch, self._timestamp_ms = header.epoch, header.timestamp_ms
+
+    def _broken(self, header: batch.BatchHeader, what: str, found: int, expected: int) -> CorruptExportError:
+        return corrupt(self._raw, self._next, f"the batch at offset {self._next} has {what} {found} after {expected}")
+
+    def finish(self) -> None:
+        """That was all. Raises CorruptExportError."""
+        raw = self._raw
+        found = (self._next - 1, self._batches, self._next - raw.base_offset, self._epoch, self._timestamp_ms)
+        said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
+        names = ("last offset", "batches", "records", "last epoch", "last timestamp")
+        for name, one, other in zip(names, found, said, strict=True):
+            if one != other:
+                raise corrupt(raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}")
+
+
+class _ParquetRows:
+    """The rows of Parquet files within a raw segment's offsets, taken in order."""
+
+    def __init__(self, place: Place, raw: Segment, records: Sequence[Segment]) -> None:
+        self._raw = raw
+        covering = [one for one in records if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset]
+        self._coming = self._read(place, covering)
+        self._segment: Segment | None = None
+        self._rest: pa.Table | None = None
+
+    def _read(self, place: Place, segments: Sequence[Segment]) -> Iterator[tuple[Segment, pa.Table]]:
+        for segment in segments:
+            inside = segment.base_offset >= self._raw.base_offset and segment.last_offset <= self._raw.last_offset
+            with place.open(segment.file) as file:
+                try:
+                    for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(ROWS):
+                        table = pa.table(rows)
+                        yield segment, table if inside else self._within(table)
+                except (pa.ArrowException, OSError) as error:
+                    raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
+
+    def _within(self, table: pa.Table) -> pa.Table:
+        offset = table["offset"]
+        first, last = self._raw.base_offset, self._raw.last_offset
+        return table.filter(pc.and_(pc.greater_equal(offset, first), pc.less_equal(offset, last)))
+
+    def require(self, expected: pa.Table) -> None:
+        """The next rows must be these. Raises CorruptExportError."""
+        done = 0
+        while done < expected.num_rows:
+            if self._rest is None or not self._rest.num_rows:
+                self._segment, self._rest = next(self._coming, (self._segment, None))
+                if self._rest is None:
+                    raise self._ended(expected["offset"][done].as_py())
+                continue
+            count = min(self._rest.num_rows, expected.num_rows - done)
+            self._compare(expected.slice(done, count), self._rest.slice(0, count))
+            done, self._rest = done + count, self._rest.slice(count)
+
+    def finish(self) -> None:
+        """Those were all. Raises CorruptExportError."""
+        while self._rest is None or not self._rest.num_rows:
+            self._segment, self._rest = next(self._coming, (self._segment, None))
+            if self._rest is None:
+                return
+        assert self._segment is not None
+        offset = self._rest["offset"][0].as_py()
+        raise corrupt(self._segment, offset, f"it goes on at offset {offset}, behind the end of {self._raw.file}")
+
+    def _ended(self, offset: int) -> CorruptExportError:
+        segment = self._segment or self._raw
+        return corrupt(segment, offset, f"it ends before offset {offset}, which {self._raw.file} has")
+
+    def _compare(self, expected: pa.Table, found: pa.Table) -> None:
+        assert self._segment is not None
+        there = set(found.column_names)
+        for field in SCHEMA:
+            name = field.name
+            if name not in there:
+                # A nullable column that is newer than the file: whoever reads it gets nulls, and knows from the documents.
+                if field.nullable:
+                    continue
+                raise corrupt(self._segment, self._segment.base_offset, f"it has no column {name}")
+            wanted, column = expected[name], found[name]
+            if column.equals(wanted):
+                continue
+            pairs = zip(expected["offset"].to_pylist(), wanted.to_pylist(), column.to_pylist(), strict=True)
+            offset, said, is_there = next((row for row in pairs if row[1] != row[2]), (-1, wanted.type, column.type))
+            raise corrupt(
+                self._segment,
+                offset,
+                f"column {name} has {_brief(is_there)} at offset {offset}, and {self._raw.file} says {_brief(said)}",
+            )
+
+
+def _brief(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def corrupt(segment: Segment, offset: int, why: str) -> CorruptExportError:
+    """A fault of a file, from ``offset`` on."""
+    return CorruptExportError(
+        f"{segment.describe()} is corrupt: {why}",
+        file=segment.file,
+        base_offset=offset,
+        last_offset=segment.last_offset,
+    )

@@ -1,0 +1,292 @@
+"""Verify: the export is whole, both of its forms hold the same, and it folds to the states that the nodes had.
+
+* ``FILE``: a file is missing, has another size or hash than the manifest says, or belongs to another log.
+* ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and time; between files, too.
+* ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
+* ``STATE``: the state hash of the fold is not the one that a node had at an offset.
+* ``TASKS``: the fold depends on the number of tasks.
+
+Files are checked on the workers, one task a range of offsets; the fold is the one of all jobs, once for each number of tasks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Column, Table
+
+from raftlog.errors import RaftlogError
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.compare import check_forms
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import RAW, RECORDS, Segment, StateHash
+from raftlog.segments.place import Place, open_place
+from raftlog.segments.verify import check_segment
+from replay.jobs.state import Point, find_point
+from replay.points import state_hashes
+from replay.request import JobRequest
+from replay.source import Export, records
+
+CHECKS_FILES = True
+"""The runner leaves the files to this job, which goes on after a fault."""
+TASKS = (1, 7, 200)
+"""The fold must not depend on how many tasks it has: it is made with each of these numbers."""
+_CHECKED_SCHEMA = "checked string"
+
+
+class Fault(msgspec.Struct, frozen=True, order=True):
+    """Something that is not as it must be. Offsets are inclusive; ``check`` is one of those above, ``message`` says all of it."""
+
+    first_offset: int
+    last_offset: int
+    check: str
+    file: str
+    message: str
+
+
+class StateCheck(msgspec.Struct, frozen=True):
+    """One offset at which nodes have said their state. ``said_by``: those that said ``state_hash``; ``folded`` None: not folded."""
+
+    offset: int
+    epoch: int
+    state_hash: str
+    said_by: list[str]
+    folded: str | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the fold says the same, or was not made."""
+        return self.folded in (None, self.state_hash)
+
+
+class VerifyResult(msgspec.Struct, frozen=True):
+    """``states`` are the last checks by offset, of ``states_total``. ``end``: where the export ends; None if it was not folded."""
+
+    files: int
+    batches: int
+    records: int
+    first_offset: int
+    last_offset: int
+    end: Point | None
+    state_hash: str | None
+    end_said_by: list[str]
+    not_folded: str
+    tasks: list[int]
+    states_total: int
+    states: list[StateCheck]
+    total: int
+    faults: list[Fault]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.total
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """What a task has found out about one range of offsets."""
+
+    faults: list[Fault]
+    batches: int = 0
+    records: int = 0
+    ends: dict[int, int] = {}
+
+
+def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResult:
+    """Check the files, then fold, if they are whole and the history is."""
+    raw = _raw_segments(export)
+    said = [one for one in export.manifest.state_hashes if one.offset <= raw[-1].last_offset]
+    checked = _check_files(spark, export, raw, sorted({one.offset for one in said}))
+    faults = _between(raw) + [fault for one in checked for fault in one.faults]
+    ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
+    not_folded, end = "", None
+    hashes: dict[int, int] = {}
+    tasks: list[int] = []
+    if faults:
+        not_folded = "files are damaged"
+    elif export.manifest.history_begin:
+        not_folded = f"history begins at offset {export.manifest.history_begin}"
+    else:
+        rows = records(spark, export)
+        end = find_point(rows)
+        last = end.offset
+        said = [one for one in said if one.offset <= last]
+        tasks = [request.partitions] if request.partitions else list(TASKS)
+        hashes, more = _fold(
+            lambda count: state_hashes(rows, {last, *(s.offset for s in said)}, partitions=count), tasks
+        )
+        faults += more
+        faults += [fault for one in said for fault in _misplaced(one, ends)]
+    states = _states(said, hashes)
+    faults += [_disagreement(one) for one in states if not one.agrees]
+    faults.sort()
+    return VerifyResult(
+        files=len(raw) + len(export.segments),
+        batches=sum(one.batches for one in checked),
+        records=sum(one.records for one in checked),
+        first_offset=raw[0].base_offset,
+        last_offset=raw[-1].last_offset,
+        end=end,
+        state_hash=None if end is None else format_hash(hashes[end.offset]),
+        end_said_by=[] if end is None else [who for one in states if one.offset == end.offset for who in one.said_by],
+        not_folded=not_folded,
+        tasks=tasks,
+        states_total=len(states),
+        states=states[-request.limit :],
+        total=len(faults),
+        faults=faults[: request.limit],
+    )
+
+
+def _raw_segments(export: Export) -> tuple[Segment, ...]:
+    """The raw segments of the offsets in question."""
+    last = export.segments[-1].last_offset
+    return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
+
+
+def _check_files(spark: SparkSession, export: Export, raw: tuple[Segment, ...], offsets: list[int]) -> list[_Checked]:
+    tasks = min(len(raw), 4 * spark.sparkContext.defaultParallelism)
+    found = spark.range(0, len(raw), 1, tasks).mapInArrow(_checker(export, raw, offsets), _CHECKED_SCHEMA).collect()
+    return [msgspec.json.decode(row.checked, type=_Checked) for row in found]
+
+
+def _checker(
+    export: Export, raw: tuple[Segment, ...], offsets: list[int]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    target, written = export.target, export.manifest.of_kind(RECORDS)
+    owner = export.manifest.cluster_id, export.manifest.generation
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        place = open_place(target)
+        for batch in batches:
+            found = [
+                msgspec.json.encode(_check_range(place, raw[index], written, owner, offsets)).decode()
+                for index in batch.column(0).to_pylist()
+            ]
+            yield pa.record_batch([pa.array(found, pa.string())], names=["checked"])
+
+    return check
+
+
+def _check_range(
+    place: Place, raw: Segment, written: tuple[Segment, ...], owner: tuple[str, int], offsets: list[int]
+) -> _Checked:
+    """Check the files of one range. As values, not as exceptions: one fault must not hide the others."""
+    covering = [one for one in written if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset]
+    faults: list[Fault] = []
+    # A Parquet file belongs to the range in which it begins, so that each is hashed once.
+    for segment in (raw, *(one for one in covering if one.base_offset >= raw.base_offset)):
+        try:
+            check_segment(place, segment, *owner)
+        except RaftlogError as error:
+            faults.append(Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error)))
+    if faults:
+        return _Checked(faults)
+    asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
+    try:
+        facts = check_forms(place, raw, covering, asked)
+    except CorruptExportError as error:
+        check = "CHAIN" if error.file == raw.file else "FORMS"
+        return _Checked([Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))])
+    except RaftlogError as error:
+        return _Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
+    return _Checked([], facts.batches, facts.records, facts.ends)
+
+
+def _between(raw: tuple[Segment, ...]) -> list[Fault]:
+    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has been checked already."""
+    faults = []
+    for left, right in pairwise(raw):
+        if right.first_epoch < left.last_epoch or right.min_timestamp_ms < left.max_timestamp_ms:
+            message = (
+                f"{right.describe()} begins in epoch {right.first_epoch} at {right.min_timestamp_ms} ms, and the file before it"
+                f" ends in epoch {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from another log"
+            )
+            faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
+    return faults
+
+
+def _fold(fold: Callable[[int], dict[int, int]], tasks: list[int]) -> tuple[dict[int, int], list[Fault]]:
+    """The hashes by the first number of tasks, and where the others say something else."""
+    hashes, *others = (fold(count) for count in tasks)
+    faults = []
+    for count, other in zip(tasks[1:], others, strict=True):
+        for offset in sorted(offset for offset, state_hash in hashes.items() if other[offset] != state_hash):
+            message = (
+                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in {tasks[0]} tasks, and"
+                f" {format_hash(other[offset])} in {count}: that is a defect of the fold, or files changed meanwhile"
+            )
+            faults.append(Fault(offset, offset, "TASKS", "", message))
+    return hashes, faults
+
+
+def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
+    """A state that was said of another log's offsets: no batch ends there, or one of another epoch."""
+    if ends.get(one.offset) == one.epoch:
+        return []
+    there = f"one of epoch {ends[one.offset]}" if one.offset in ends else "none"
+    message = f"{one.describe()} has said its state behind a batch of epoch {one.epoch} that ends at offset {one.offset}: there is {there}"
+    return [Fault(one.offset, one.offset, "CHAIN", "", message)]
+
+
+def _states(said: list[StateHash], hashes: dict[int, int]) -> list[StateCheck]:
+    """One check for each different thing said of an offset."""
+    who: dict[tuple[int, int, str], list[str]] = {}
+    for one in said:
+        who.setdefault((one.offset, one.epoch, one.state_hash), []).append(one.describe())
+    return [
+        StateCheck(offset, epoch, state_hash, sorted(by), format_hash(hashes[offset]) if hashes else None)
+        for (offset, epoch, state_hash), by in sorted(who.items())
+    ]
+
+
+def _disagreement(one: StateCheck) -> Fault:
+    message = (
+        f"at offset {one.offset} the fold gives the state hash {one.folded}, and {', '.join(one.said_by)} had {one.state_hash}:"
+        " the node's memory, the export, or the fold of this build is not right"
+    )
+    return Fault(one.offset, one.offset, "STATE", "", message)
+
+
+def render(result: VerifyResult, console: Console) -> None:
+    """For people."""
+    if result.states:
+        table = Table("offset", "epoch", Column("state hash", no_wrap=True), Column("said by", overflow="fold"), "fold")
+        for state in result.states:
+            verdict = "not made" if state.folded is None else "agrees" if state.agrees else f"{state.folded}"
+            table.add_row(str(state.offset), str(state.epoch), state.state_hash, ", ".join(state.said_by), verdict)
+        console.print(table)
+        if len(result.states) < result.states_total:
+            console.print(f"the last {len(result.states)} of {result.states_total} states (raise --limit for more)")
+    for fault in result.faults:
+        console.print(f"{fault.check}: {fault.message}", highlight=False, soft_wrap=True, markup=False)
+    if result.end is not None:
+        by = f"said by {', '.join(result.end_said_by)}" if result.end_said_by else "no node has said it there"
+        console.print(f"State hash at the end, offset {result.end.offset}: {result.state_hash} ({by})", soft_wrap=True)
+    elif result.not_folded:
+        console.print(f"Not folded: {result.not_folded}")
+    if not result.passed:
+        console.print(f"Verification failed: {result.total} faults in {result.files} files")
+        return
+    console.print(
+        f"Verified: {result.files} files, {result.batches} batches, {result.records} records, offsets {result.first_offset} to"
+        f" {result.last_offset}: every hash, checksum, offset and epoch, and both forms hold the same",
+        soft_wrap=True,
+    )
+    if result.end is not None:
+        counts = ", ".join(str(count) for count in result.tasks)
+        console.print(
+            f"{result.states_total} recorded states agree with the fold; made in {counts} tasks, it is the same"
+        )
+
+
+if __name__ == "__main__":
+    from replay.submit import main
+
+    sys.exit(main("verify"))

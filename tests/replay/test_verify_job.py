@@ -1,0 +1,281 @@
+"""The job verify: a good export passes, and each way in which one can be wrong is named, all of them at once."""
+
+from __future__ import annotations
+
+import shutil
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import Replay
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from raftlog import batch
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.records import record
+from raftlog.segments import files
+from raftlog.segments.errors import ExportError
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, Segment, StateHash, encode, read_manifest
+from raftlog.segments.raw import RawHeader, RawWriter
+from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.errors import ReplayError
+from replay.jobs import verify
+from replay.remote import hadoop_uri
+
+
+def said(history: LogHistory, offset: int, node_id: int, source: str = "image", **other: object) -> StateHash:
+    one = StateHash(
+        offset=offset,
+        epoch=epoch_at(history, offset),
+        state_hash=format_hash(history.hashes[offset]),
+        node_id=node_id,
+        source=source,
+    )
+    return replace(one, **other)
+
+
+def epoch_at(history: LogHistory, offset: int) -> int:
+    (header,) = [
+        header
+        for data in history.batches
+        for header in batch.headers(data, verify=False)
+        if header.last_offset == offset
+    ]
+    return header.epoch
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(91, metadata_version=3).run(400)
+
+
+@pytest.fixture(scope="module")
+def good(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four pairs of files, two nodes' word at the end, and a snapshot's on the way."""
+    directory = tmp_path_factory.mktemp("verify") / "export"
+    ends = sorted(history.hashes)
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=100) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.record([said(history, ends[-1], 1), said(history, ends[-1], 2), said(history, ends[90], 3, "snapshot")])
+        writer.commit(history.end_offset)
+    return directory
+
+
+@pytest.fixture
+def copy(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "copy"))
+
+
+def refit(directory: Path, *segments: Segment, **fields: object) -> None:
+    """Make the manifest fit what was done to files, as somebody who wants to hide it would."""
+    manifest = read_manifest(directory)
+    fitting = {one.file: one for one in segments}
+    changed = []
+    for one in manifest.segments:
+        path = directory / one.file
+        named = fitting.get(one.file, one)
+        changed.append(replace(named, bytes=path.stat().st_size, sha256=files.sha256_of(path)))
+    (directory / MANIFEST_NAME).write_bytes(encode(replace(manifest, segments=tuple(changed), **fields)))
+
+
+def rewrite_records(path: Path, change: dict[str, pa.Array] | None = None, *, rows: slice = slice(None)) -> None:
+    """The same Parquet file with other columns or fewer rows."""
+    table = pq.read_table(path)
+    metadata = pq.read_metadata(path).metadata
+    for name, column in (change or {}).items():
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
+    table = table.slice(rows.start or 0, rows.stop).replace_schema_metadata(metadata)
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True, store_schema=False)
+
+
+def only_fault(result: verify.VerifyResult) -> verify.Fault:
+    assert not result.passed
+    (fault,) = result.faults
+    assert result.total == 1
+    return fault
+
+
+def test_a_good_export(replay: Replay, history: LogHistory, good: Path) -> None:
+    result = replay("verify", good)
+    assert result.passed
+    assert (result.files, result.records, result.batches) == (
+        len(read_manifest(good).segments), history.end_offset, len(history.batches),
+    )  # fmt: skip
+    assert result.tasks == [1, 7, 200]
+    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+    assert result.end_said_by == ["node 1", "node 2"]
+    assert [(state.said_by, state.agrees) for state in result.states] == [
+        (["a snapshot of node 3"], True), (["node 1", "node 2"], True),
+    ]  # fmt: skip
+    out = StringIO()
+    verify.render(result, Console(file=out, width=200))
+    assert "2 recorded states agree with the fold; made in 1, 7, 200 tasks, it is the same" in out.getvalue()
+
+
+def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
+    ends = sorted(history.hashes)
+    other = said(history, ends[50], 2, state_hash="0" * 32)
+    refit(copy, state_hashes=(said(history, ends[50], 1), other))
+    result = replay("verify", copy, partitions=2)
+    fault = only_fault(result)
+    assert (fault.check, fault.first_offset) == ("STATE", ends[50])
+    right = format_hash(history.hashes[ends[50]])
+    assert f"the fold gives the state hash {right}, and node 2 had {'0' * 32}" in fault.message
+    assert [state.agrees for state in result.states] == [False, True]
+    assert result.end_said_by == []
+
+
+def test_a_state_said_behind_another_record(replay: Replay, history: LogHistory, copy: Path) -> None:
+    """A node that followed another leader at that offset; and an offset inside a batch."""
+    ends = sorted(history.hashes)
+    inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
+    forked = said(history, ends[60], 3, epoch=epoch_at(history, ends[60]) + 1)
+    refit(copy, state_hashes=(forked, replace(forked, offset=inside)))
+    faults = replay("verify", copy, partitions=2).faults
+    texts = {fault.first_offset: fault.message for fault in faults if fault.check == "CHAIN"}
+    assert f"there is one of epoch {forked.epoch - 1}" in texts[ends[60]]
+    assert "there is none" in texts[inside]
+
+
+def test_files_that_are_damaged_are_all_named(replay: Replay, copy: Path) -> None:
+    raw, records = read_manifest(copy).of_kind(RAW), read_manifest(copy).of_kind(RECORDS)
+    (copy / raw[0].file).unlink()
+    path = copy / records[2].file
+    path.write_bytes(path.read_bytes()[:-1])
+    result = replay("verify", copy)
+    assert [(fault.check, fault.file) for fault in result.faults] == [("FILE", raw[0].file), ("FILE", records[2].file)]
+    assert (result.end, result.not_folded) == (None, "files are damaged")
+    assert [state.folded for state in result.states] == [None, None]
+
+
+def test_a_value_that_is_another_in_parquet(replay: Replay, copy: Path) -> None:
+    """No checksum can see it: the file was written so."""
+    segment = read_manifest(copy).of_kind(RECORDS)[1]
+    names = pq.read_table(copy / segment.file)["type_name"].to_pylist()
+    at = names.index("PARTITION_CHANGE")
+    isrs = pq.read_table(copy / segment.file)["isr"].to_pylist()
+    isrs[at] = [99]
+    rewrite_records(copy / segment.file, {"isr": pa.array(isrs, pa.list_(pa.int32()))})
+    refit(copy)
+    fault = only_fault(replay("verify", copy))
+    assert (fault.check, fault.file, fault.first_offset) == ("FORMS", segment.file, segment.base_offset + at)
+    assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
+
+
+@pytest.mark.parametrize(("rows", "why"), [(slice(0, 50), "ends before offset"), (slice(1, None), "column offset has")])
+def test_rows_that_are_missing_in_parquet(replay: Replay, copy: Path, rows: slice, why: str) -> None:
+    segment = read_manifest(copy).of_kind(RECORDS)[0]
+    rewrite_records(copy / segment.file, rows=rows)
+    refit(copy)
+    fault = only_fault(replay("verify", copy))
+    assert fault.check == "FORMS"
+    assert why in fault.message
+
+
+def test_records_out_of_order_in_a_file_are_named(replay: Replay, copy: Path) -> None:
+    segment = read_manifest(copy).of_kind(RECORDS)[3]
+    table = pq.read_table(copy / segment.file)
+    turned = table.take(list(range(table.num_rows))[::-1])
+    rewrite_records(copy / segment.file, {name: turned[name] for name in table.column_names})
+    refit(copy)
+    fault = only_fault(replay("verify", copy))
+    assert (fault.check, fault.first_offset) == ("FORMS", segment.base_offset)
+
+
+def chained(directory: Path, epochs: list[int], times: list[int]) -> Segment:
+    """A raw file of one NO_OP a batch in place of an export's first one; its manifest entry as the writer would have made it."""
+    segment = read_manifest(directory).of_kind(RAW)[0]
+    writer = RawWriter(directory / segment.file, RawHeader(CLUSTER_ID, 0, 0))
+    for offset, (epoch, time) in enumerate(zip(epochs, times, strict=True)):
+        data = batch.encode([record(pb.NoOpRecord()).data], base_offset=offset, epoch=epoch, timestamp_ms=time)
+        writer.append(data, batches=1, end_offset=offset + 1)
+    writer.finish()
+    return replace(
+        segment,
+        batches=len(epochs),
+        first_epoch=epochs[0],
+        last_epoch=epochs[-1],
+        min_timestamp_ms=times[0],
+        max_timestamp_ms=times[-1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "times", "why"),
+    [
+        ([1, 3, 2], [5, 5, 5], "the batch at offset 2 has epoch 2 after 3"),
+        ([1, 1, 1], [5, 7, 6], "the batch at offset 2 has timestamp 6 after 7"),
+        ([1, 1], [5, 5], "it has last offset 1, and the manifest says"),
+    ],
+)
+def test_a_chain_that_goes_back(replay: Replay, copy: Path, epochs: list[int], times: list[int], why: str) -> None:
+    segment = chained(copy, epochs, times)
+    refit(copy, segment)
+    fault = next(fault for fault in replay("verify", copy).faults if fault.check in ("CHAIN", "FORMS"))
+    assert fault.file in (segment.file, read_manifest(copy).of_kind(RECORDS)[0].file)
+    if fault.check == "CHAIN":
+        assert why in fault.message
+
+
+def test_files_of_two_logs_in_one_export(replay: Replay, copy: Path) -> None:
+    """Each whole by itself, and every offset there once."""
+    manifest = read_manifest(copy)
+    last = manifest.segments[-2]
+    refit(copy, replace(last, first_epoch=0))
+    faults = replay("verify", copy).faults
+    assert any(fault.check == "CHAIN" and "one of the two is from another log" in fault.message for fault in faults)
+
+
+def test_a_history_that_begins_late_is_checked_and_not_folded(replay: Replay, tmp_path: Path) -> None:
+    history = LogHistory(92).run(100)
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=5) as writer:
+        writer.append_chunk(b"".join(history.batches[5:]))
+        writer.commit(history.end_offset)
+    result = replay("verify", tmp_path)
+    assert result.passed
+    assert (result.not_folded, result.records) == ("history begins at offset 5", history.end_offset - 5)
+
+
+def test_a_fold_that_depends_on_the_tasks() -> None:
+    hashes, faults = verify._fold(lambda count: {7: count % 7, 9: 4}, [1, 8, 200])
+    assert hashes == {7: 1, 9: 4}
+    assert [(fault.check, fault.first_offset) for fault in faults] == [("TASKS", 7)]
+    assert "in 1 tasks" in faults[0].message
+    assert "in 200" in faults[0].message
+
+
+def test_only_up_to_an_offset(replay: Replay, history: LogHistory, good: Path) -> None:
+    ends = sorted(history.hashes)
+    result = replay("verify", good, at_offset=ends[95], partitions=2)
+    assert result.passed
+    assert (result.end.offset, result.states_total) == (ends[95], 1)
+    assert result.files < len(read_manifest(good).segments)
+
+
+def test_through_a_uri(replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path) -> None:
+    """A file system that only fsspec knows: the workers read it themselves."""
+    uri = f"simplecache::file://{good}"
+    assert hadoop_uri(spark, uri) is None
+    assert hadoop_uri(spark, "nonsense://x") is None
+    assert hadoop_uri(spark, "file:///x") == "file:///x"
+    result = replay("summary", uri)  # type: ignore[arg-type]
+    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
+    assert replay("verify", uri, partitions=2).passed  # type: ignore[arg-type]
+    segment = read_manifest(copy).of_kind(RECORDS)[0]
+    (copy / segment.file).write_bytes(b"x")
+    with pytest.raises(ExportError, match="is corrupt") as caught:
+        replay("state", f"simplecache::file://{copy}")  # type: ignore[arg-type]
+    assert f"{segment.file} (offsets 0 to" in str(caught.value)
+
+
+def test_a_level_that_this_build_does_not_know(replay: Replay, copy: Path) -> None:
+    refit(copy, metadata_version=99)
+    with pytest.raises(ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"):
+        replay("verify", copy)
