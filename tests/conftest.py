@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent / "replay"))
+
+from browser import find_browser
+
 TOGETHER = ("cluster", "replay")
 """Directories that one worker runs alone: real clusters would slow each other, and Spark takes seconds to start."""
+
+
+def pytest_report_header() -> str:
+    """So that nobody believes that pages were looked at where they were not."""
+    found = find_browser()
+    return f"browser: {found}" if found else "browser: none, so tests/replay/test_report_browser.py is left out"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

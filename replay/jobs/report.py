@@ -12,6 +12,7 @@ from replay.errors import ReplayError
 from replay.jobs import audit
 from replay.report import page
 from replay.report.model import Header, ReportResult
+from replay.report.summary import verdict
 from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
@@ -66,7 +67,7 @@ def render(result: ReportResult, console: Console) -> None:
     """For people: where it is, and its first line."""
     axis = result.timeline.axis
     console.print(f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC")
-    console.print(page.verdict(result).text)
+    console.print(verdict(result).text)
     console.print(f"written: {result.output}", soft_wrap=True)
 
 

@@ -97,12 +97,12 @@ def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFram
     more = sf.when(
         sf.col("partitions") > 1, sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more"))
     ).otherwise("")
-    return grouped.select(*_event(kind, severity, sf.concat("name", more, sf.lit(words)), sf.col("partitions")))
+    return grouped.select(*_event(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions")))
 
 
 def _leaderless(partitions: DataFrame) -> DataFrame:
     without = spells(_named(partitions), ["topic_id", "partition_id"], sf.col("leader") < 0, [sf.col("name")])
-    return _at_once(without, "leaderless", CRITICAL, " without a leader")
+    return _at_once(without, "leaderless", CRITICAL, "no leader for ")
 
 
 def _short(partitions: DataFrame) -> DataFrame:
@@ -111,7 +111,7 @@ def _short(partitions: DataFrame) -> DataFrame:
 
 
 def _short_isrs(partitions: DataFrame) -> DataFrame:
-    return _at_once(_short(partitions), "short", NOTICE, " short of replicas in the ISR")
+    return _at_once(_short(partitions), "short", NOTICE, "ISR short of replicas: ")
 
 
 def _flapping(partitions: DataFrame) -> DataFrame:
@@ -127,7 +127,7 @@ def _flapping(partitions: DataFrame) -> DataFrame:
         )
         .where(sf.col("times") >= _FLAPS)
     )
-    text = sf.concat("name", sf.lit(" left and joined the full ISR "), _text("times"), sf.lit(" times"))
+    text = sf.concat(sf.lit("ISR of "), "name", sf.lit(" flapped "), _text("times"), sf.lit(" times"))
     return often.select(*_event("flapping", WARNING, text, sf.col("times")))
 
 

@@ -10,6 +10,8 @@ from replay.report.model import MAX_EXACT_SPANS, MAX_LANES, Axis, BrokerLane, Br
 from replay.report.spells import merge_close
 
 SERVING, LEAVING, STOPPED, FENCED, STARTING = "serving", "leaving", "stopped", "fenced", "starting"
+_COARSE = 4
+"""Steps of the axis that must lie between two stretches of a crowded lane, so that they are drawn apart: about ten pixels."""
 
 
 def controller_spans(controllers: DataFrame, axis: Axis) -> tuple[list[ControllerSpan], int]:
@@ -61,7 +63,7 @@ def broker_lanes(brokers: DataFrame, axis: Axis) -> tuple[list[BrokerLane], int]
     worst = sf.desc("fencings"), sf.desc("fenced_ms"), sf.desc("registrations"), "broker_id"
     chosen = lives.orderBy(*worst).limit(MAX_LANES).collect()
     wanted = states.where(sf.col("broker_id").isin([row.broker_id for row in chosen]))
-    gap_ms = -1 if wanted.count() <= MAX_EXACT_SPANS else axis.bucket_ms
+    gap_ms = -1 if wanted.count() <= MAX_EXACT_SPANS else _COARSE * axis.bucket_ms
     lanes = merge_close(wanted, ["broker_id", "state"], gap_ms).orderBy("begins_ms").collect()
     spans: dict[int, list[BrokerSpan]] = {row.broker_id: [] for row in chosen}
     for row in lanes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.resources
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,8 +13,9 @@ from markupsafe import Markup
 from replay.errors import ReplayError
 from replay.report import words
 from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
-from replay.report.model import CRITICAL, ReportResult
+from replay.report.model import ReportResult
 from replay.report.plots import to_json
+from replay.report.summary import tiles, verdict
 from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
 
@@ -26,13 +26,6 @@ _STATE_WORDS = {
     "fenced": "fenced by the controller",
     "starting": "registered, not yet unfenced",
 }
-
-
-class Verdict(NamedTuple):
-    """The first line of the report; ``grade`` is good, warning or critical."""
-
-    grade: str
-    text: str
 
 
 def writable(output: str | None) -> Path:
@@ -73,6 +66,7 @@ def render_page(result: ReportResult) -> str:
         timeline=timeline,
         axis=timeline.axis,
         verdict=verdict(result),
+        tiles=tiles(result),
         severity_names=SEVERITY_NAMES,
         legend=[
             (state, STATES[state], PATTERNS[state], _STATE_WORDS[state]) for state in states_shown(timeline.brokers)
@@ -86,18 +80,3 @@ def render_page(result: ReportResult) -> str:
 
 def _resource(name: str) -> str:
     return (importlib.resources.files("replay.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def verdict(result: ReportResult) -> Verdict:
-    """What to know if one reads no further."""
-    timeline = result.timeline
-    incidents = words.plural(timeline.incidents_total, "incident")
-    critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
-    if not result.audit.passed:
-        found = words.plural(result.audit.total, "finding")
-        return Verdict("critical", f"The audit found broken rules: {found}. {incidents}.")
-    if critical:
-        return Verdict("critical", f"{incidents}, {critical} of them critical. The audit found no broken rule.")
-    if timeline.incidents_total:
-        return Verdict("warning", f"{incidents}, none of them critical. The audit found no broken rule.")
-    return Verdict("good", "No incident, and the audit found no broken rule.")

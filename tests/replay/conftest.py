@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import find_browser
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
@@ -17,6 +18,9 @@ from replay.runner import compute
 from replay.session import build_session
 
 Replay = Callable[..., Any]
+
+# Without a browser there is nothing to say of how a page looks; what it is, test_report_page.py says anywhere.
+collect_ignore = [] if find_browser() else ["test_report_browser.py"]
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
     assert moved["failover"].text == "controller 1 → 2, epoch 2"
     assert {"fenced", "leaderless", "short", "failover"} <= set(died)
     assert died["fenced"].text == "broker 3 fenced: session timed out"
-    assert died["leaderless"].text == "clicks-0 without a leader"
+    assert died["leaderless"].text == "no leader for clicks-0"
     assert died["short"].count == 5
     assert (second(died["fenced"].begins_ms), second(died["fenced"].ends_ms)) == (3612, 3850)
     assert flapped["flapping"].count == 9
@@ -83,4 +83,4 @@ def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
 def test_the_page_is_where_it_was_asked_for(report: ReportResult) -> None:
     page = Path(report.output).read_text()
     assert page.startswith("<!doctype html>")
-    assert "clicks-0 without a leader" in page
+    assert "No leader for clicks-0" in page

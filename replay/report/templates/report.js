@@ -27,6 +27,7 @@ window.addEventListener("error", (event) => {
   function show(range, except) {
     if (following) return;
     following = true;
+    root.dataset.shown = range ? range.map(String).join(" ") : "";
     const update = range ? { "xaxis.range": range, "xaxis.autorange": false } : null;
     const done = onTime.filter((plot) => plot !== except).map((plot) => {
       return Plotly.relayout(plot, update || { "xaxis.range": plot.whole.slice(), "xaxis.autorange": false });
@@ -53,7 +54,7 @@ window.addEventListener("error", (event) => {
     const begins = Number(chosen.dataset.begins);
     const ends = Number(chosen.dataset.ends);
     const margin = Math.max(5000, (ends - begins) * 0.25);
-    show([begins - margin, ends + margin]);
+    show([Math.round(begins - margin), Math.round(ends + margin)]);
   }
 
   const coarse = window.matchMedia("(pointer: coarse)").matches;
@@ -66,6 +67,7 @@ window.addEventListener("error", (event) => {
       if (!plot.hasAttribute("data-time")) return;
       plot.whole = figure.layout.xaxis.range.slice();
       onTime.push(plot);
+      plot.on("plotly_clickannotation", (click) => { location.hash = click.annotation.name; });
       plot.on("plotly_relayout", (change) => zoomed(plot, change));
     });
   });

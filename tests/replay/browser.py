@@ -1,0 +1,44 @@
+"""A browser without a window, where the machine has one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--virtual-time-budget=30000",
+)  # fmt: skip
+_TIMEOUT_S = 120
+
+
+def find_browser() -> str | None:
+    """From the variable RAFTLOG_BROWSER, or PATH."""
+    named = os.environ.get("RAFTLOG_BROWSER")
+    return named or next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Browser:
+    """Each call starts it anew, with nothing kept from before."""
+
+    def __init__(self, executable: str, home: Path) -> None:
+        self._executable, self._home, self._started = executable, home, 0
+
+    def dom(self, url: str) -> str:
+        """The document after its scripts have run, as HTML."""
+        return self._run(url, "--dump-dom")
+
+    def screenshot(self, url: str, path: Path, *, width: int, height: int, dark: bool = False) -> None:
+        """A PNG file of the top of the page."""
+        scheme = f"--blink-settings=preferredColorScheme={int(not dark)}"
+        self._run(url, f"--screenshot={path}", f"--window-size={width},{height}", scheme)
+
+    def _run(self, url: str, *options: str) -> str:
+        self._started += 1
+        profile = self._home / f"profile-{self._started}"
+        words = [self._executable, *_QUIET, f"--user-data-dir={profile}", *options, url]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        return done.stdout

@@ -1,0 +1,179 @@
+"""The page as a document: whole in itself, safe whatever the names are, bounded, readable in light and dark. Needs no browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+
+from replay.errors import ReplayError
+from replay.report import colours, page
+from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
+
+HOSTILE = "</script><img src=x onerror=alert(1)><b>&amp;\u2028"
+
+
+class Document(HTMLParser):
+    """The elements, links, ids and scripts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._script = False
+        self.feed(text)
+        self.ids = [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self._script else self.words).append(data)
+
+    @property
+    def figures(self) -> dict[str, dict[str, dict[str, object]]]:
+        figures: dict[str, dict[str, dict[str, object]]] = json.loads(self.scripts[0])
+        return figures
+
+
+def document(result: ReportResult | None = None) -> Document:
+    return Document(page.render_page(result or sample.result()))
+
+
+def luminance(colour: str) -> float:
+    """Relative, as WCAG defines it."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def themes() -> list[dict[str, str]]:
+    """The variables of the style sheet: light, dark."""
+    style = (Path(page.__file__).parent / "templates" / "report.css").read_text()
+    blocks = re.findall(r":root[^{]*\{([^}]*)\}", style)
+    return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
+
+
+# --- whole in itself -----------------------------------------------------------------------------------------------
+
+
+def test_a_page_loads_nothing() -> None:
+    read = document()
+    links = [value for _, attributes in read.elements for name, value in attributes.items() if name in ("src", "href")]
+    assert links
+    assert [link for link in links if not str(link).startswith("#")] == []
+    (policy,) = [each["content"] for _, each in read.elements if each.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+
+
+def test_every_link_leads_somewhere_and_every_figure_has_a_place() -> None:
+    read = document()
+    targets = {str(each["href"])[1:] for tag, each in read.elements if tag == "a"}
+    assert targets <= set(read.ids)
+    assert {"timeline", "incidents", "incident-1", "audit"} <= targets
+    assert set(read.figures) == {each["id"] for _, each in read.elements if each.get("class") == "plot"}
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_plots_over_time_have_one_axis() -> None:
+    read = document()
+    over_time = [str(each["id"]) for _, each in read.elements if "data-time" in each]
+    assert over_time
+    for name in over_time:
+        axis = read.figures[name]["layout"]["xaxis"]
+        assert axis["range"] == [sample.BEGINS_MS, sample.ENDS_MS]
+
+
+# --- safe ----------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_only_ever_text() -> None:
+    harmless = [tag for tag, _ in document().elements]
+    lane = BrokerLane(1, HOSTILE, 1, 0, 0, [sample.span("fenced", 0, 120, reason=HOSTILE)])
+    hurt = sample.incident(title=HOSTILE, events=[sample.event("x", 3, 60, None, HOSTILE)] * 3)
+    read = document(sample.result(brokers=[lane, *sample.lanes()[1:]], incidents=[hurt]))
+    assert [tag for tag, _ in read.elements] == harmless
+    assert HOSTILE.replace("&amp;", "&amp;") in "".join(read.words)
+    # What Plotly is given is markup of its own: names in it are escaped once more.
+    assert "<img" not in json.dumps(read.figures)
+
+
+# --- bounded -------------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_page_is_not_much_larger() -> None:
+    spans = [sample.span(state, step, step + 0.5, reason="r" * 200) for step in range(120) for state in colours.STATES]
+    lanes = [BrokerLane(number, "rack", 9, 9, 9, spans) for number in range(MAX_LANES)]
+    growth = [
+        Growth(sample.BEGINS_MS + step * sample.AXIS.bucket_ms, f"TYPE_{number}", 5)
+        for step in range(MAX_BUCKETS)
+        for number in range(MAX_TYPES + 1)
+    ]
+    incidents = [
+        sample.incident(number=number, events=[sample.event("x", 2, 1, 2, "t" * 300)] * 8) for number in range(1, 13)
+    ]
+    largest = page.render_page(sample.result(brokers=lanes, growth=growth, incidents=incidents))
+    assert len(largest) - len(page.render_page(sample.result())) < 5_000_000
+
+
+def test_numbers_never_claim_more_than_is_true() -> None:
+    share = page.words.share
+    assert [share(1), share(0.99996), share(0.9999999), share(0.5), share(0)] == [
+        "100 %", "99.996 %", "99.99999 %", "50.00 %", "0.00 %",
+    ]  # fmt: skip
+
+
+# --- readable ------------------------------------------------------------------------------------------------------
+
+
+def test_text_and_marks_stand_out_in_light_and_dark() -> None:
+    light, dark = themes()
+    assert set(light) == set(dark)
+    for theme in (light, dark):
+        for ground in ("page", "card"):
+            for text in ("ink", "soft", "accent", "good", "warning", "critical", "notice"):
+                assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground)
+            for colour in {*colours.SERIES, *colours.STATES.values(), *colours.SEVERITIES.values()}:
+                assert contrast(colour, theme[ground]) >= 3, (colour, ground)
+        for grade in ("good", "warning", "critical"):
+            assert contrast(theme[grade], theme[f"{grade}-tint"]) >= 4.5, grade
+
+
+def test_states_differ_in_more_than_colour() -> None:
+    marks = {(colours.PATTERNS[state], state == "serving") for state in colours.STATES}
+    assert len(marks) == len(colours.STATES)
+
+
+# --- where it goes -------------------------------------------------------------------------------------------------
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReplayError, match=r"is a directory: name a file"):
+        page.writable(str(tmp_path))
+    with pytest.raises(ReplayError, match=r"there is no directory .*missing"):
+        page.writable(str(tmp_path / "missing" / "report.html"))
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    page.write("new", tmp_path / "report.html")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.html", "new")]
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ReplayError, match="can't be written"):
+        page.write("new", tmp_path / "taken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
