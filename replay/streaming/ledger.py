@@ -1,0 +1,119 @@
+"""What a streaming job has done so far, in a directory: its alerts, and what it must remember.
+
+::
+
+    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none
+    DIR/state/7/NAME/*.parquet      what was remembered after it
+    DIR/done.json                   the last micro-batch that is done, and where in the log it ended: written last
+    DIR/checkpoint/                 Spark's own
+
+Spark repeats a micro-batch that it has not noted as done, with the same records. One that ``done.json`` names is passed over; of
+another one whatever is there is either whole, as directories get their names by being renamed, or written anew from the state before it. So
+each alert is there once, however often the job was killed.
+
+The directory must be one for driver and workers, and local to the file system: a disk, or a shared one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from raftlog.segments import files
+from replay.errors import ReplayError
+
+ALERTS = "alerts"
+_STATE = "state"
+_DONE = "done.json"
+_CHECKPOINT = "checkpoint"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How far a job has come. ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all."""
+
+    job: str
+    batch: int = -1
+    end_offset: int = 0
+    alerts: int = 0
+
+
+class Ledger:
+    """The directory of one job; one writer. Blocking."""
+
+    def __init__(self, directory: Path, job: str) -> None:
+        """Open it, or begin it. Raises ReplayError if it is another job's or no job's, ExportError if it can't be used."""
+        self.directory = directory.absolute()
+        path = self.directory / _DONE
+        with files.named_errors("write to", self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                self.done = self._read(path)
+            elif any(self.directory.iterdir()):
+                raise ReplayError(f"{self.directory} is not empty and has no {_DONE}: it is not a job's directory")
+            else:
+                self.done = Done(job)
+                files.write_atomically(path, msgspec.json.encode(self.done))
+        if self.done.job != job:
+            raise ReplayError(f"{self.directory} belongs to the job {self.done.job}: give {job} a directory of its own")
+
+    @staticmethod
+    def _read(path: Path) -> Done:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Done)
+        except msgspec.DecodeError as error:
+            raise ReplayError(f"{path} is damaged: {error}. Begin another directory") from error
+
+    @property
+    def checkpoint(self) -> Path:
+        """For Spark."""
+        return self.directory / _CHECKPOINT
+
+    def remembered(self, spark: SparkSession, name: str) -> DataFrame | None:
+        """What the last micro-batch left under a name; None: nothing yet."""
+        if self.done.batch < 0:
+            return None
+        return spark.read.parquet(str(self._state(self.done.batch) / name))
+
+    def write_alerts(self, batch: int, alerts: DataFrame) -> int:
+        """Publish the alerts of a micro-batch, unless they were; returns how many."""
+        final = self.directory / ALERTS / f"batch={batch}"
+        if not final.exists():
+            _write(alerts, final)
+        count = alerts.sparkSession.read.schema(alerts.schema).parquet(str(final)).count()
+        if not count:
+            shutil.rmtree(final)
+        return count
+
+    def remember(self, batch: int, state: dict[str, DataFrame]) -> None:
+        """Keep what the next micro-batch needs."""
+        for name, rows in state.items():
+            _write(rows, self._state(batch) / name)
+
+    def finish(self, batch: int, end_offset: int, alerts: int) -> None:
+        """Note that a micro-batch is done, and forget what only it needed."""
+        before = self.done.batch
+        self.done = Done(self.done.job, batch, end_offset, self.done.alerts + alerts)
+        files.write_atomically(self.directory / _DONE, msgspec.json.encode(self.done))
+        if before >= 0:
+            shutil.rmtree(self._state(before), ignore_errors=True)
+
+    def _state(self, batch: int) -> Path:
+        return self.directory / _STATE / str(batch)
+
+
+def _write(rows: DataFrame, final: Path) -> None:
+    temporary = final.with_name(f"{files.TEMP_PREFIX}{final.name}")
+    rows.write.mode("overwrite").parquet(str(temporary))
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+
+
+def alerts(spark: SparkSession, directory: Path | str) -> DataFrame | None:
+    """The alerts of a job so far, with the micro-batch (``batch``) that each came with; None: there are none."""
+    found = Path(directory).absolute() / ALERTS
+    if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
+        return None
+    return spark.read.parquet(str(found))

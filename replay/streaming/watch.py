@@ -1,0 +1,92 @@
+"""A streaming job: every micro-batch is judged with what was remembered of those before it.
+
+Spark's own state stores know keys and values; what a rule of the audit needs is the open intervals of timelines, which are tables. So the
+stream is plain, and its state is kept by :mod:`replay.streaming.ledger`. A micro-batch costs its records and the size of the cluster,
+not of the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from replay.errors import ReplayError
+from replay.streaming.ledger import Ledger
+
+
+class Piece(NamedTuple):
+    """The records of a micro-batch, whole batches of the log from ``since`` on and below ``end_offset``, and what was remembered."""
+
+    records: DataFrame
+    since: int
+    end_offset: int
+    remembered: Callable[[str], DataFrame | None]
+
+
+class Judged(NamedTuple):
+    """What a micro-batch gave: its alerts, and all that is to be remembered, by name."""
+
+    alerts: DataFrame
+    state: dict[str, DataFrame]
+
+
+Judge = Callable[[Piece, ExitStack], Judged]
+"""Judges a piece. What it keeps in memory for that is released by the stack, when alerts and state were written."""
+
+
+def start(
+    spark: SparkSession,
+    target: str,
+    ledger: Ledger,
+    judge: Judge,
+    *,
+    every: str | None = None,
+    max_files: int | None = None,
+) -> StreamingQuery:
+    """Follow the export at a path or a URI.
+
+    ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is now. ``max_files``: of one
+    micro-batch at most, so that a long history is not judged in one. The query fails with ReplayError if the records do not go
+    on where the ledger ends.
+    """
+    stream = spark.readStream.format("raftlog")
+    if max_files is not None:
+        stream = stream.option("maxFilesPerTrigger", max_files)
+
+    def step(rows: DataFrame, batch: int) -> None:
+        take(rows, batch, ledger, judge)
+
+    writer = stream.load(target).writeStream.foreachBatch(step).option("checkpointLocation", str(ledger.checkpoint))
+    return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+
+
+def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
+    """Judge one micro-batch, once. Raises ReplayError if offsets are missing, or are there twice."""
+    if batch <= ledger.done.batch:
+        return
+    with ExitStack() as stack:
+        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        stack.callback(rows.unpersist)
+        found = rows.agg(
+            sf.min("offset").alias("first"), sf.max("offset").alias("last"), sf.count("*").alias("count")
+        ).collect()[0]
+        if not found["count"]:
+            return
+        since, end_offset = ledger.done.end_offset, found["last"] + 1
+        if found["first"] != since or found["count"] != end_offset - since:
+            raise ReplayError(
+                f"{ledger.directory} has come to offset {since}, and the next {found['count']} records are those at offsets "
+                f"{found['first']} to {found['last']}: begin another directory"
+            )
+        spark = rows.sparkSession
+        piece = Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name))
+        judged = judge(piece, stack)
+        alerts = ledger.write_alerts(batch, judged.alerts)
+        ledger.remember(batch, judged.state)
+        ledger.finish(batch, end_offset, alerts)

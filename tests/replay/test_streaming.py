@@ -1,0 +1,208 @@
+"""The stream over an export that is still written, and jobs on it: each record and each alert once, whatever happens."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+
+from raftlog.segments.errors import ExportGapError, ExportMismatchError
+from raftlog.segments.export import export
+from raftlog.segments.writer import ExportWriter
+from replay.datasource import full_schema
+from replay.datastream import RawStreamReader
+from replay.errors import ReplayError
+from replay.streaming import ledger as ledgers
+from replay.streaming.ledger import Ledger
+from replay.streaming.watch import Judged, Piece, start, take
+
+
+def write(directory: Path, log: LogHistory, until: int) -> None:
+    """In files of 50 records, up to ``until``."""
+    with ExportWriter(directory, CLUSTER_ID, log.generation, max_segment_records=50) as writer:
+        while writer.next_offset < until:
+            writer.append_chunk(log.read(writer.next_offset, 1))
+        writer.commit(log.end_offset)
+
+
+def reader(directory: Path, **options: str) -> RawStreamReader:
+    return RawStreamReader({"path": str(directory)} | options, full_schema())
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_from_file_to_file(tmp_path: Path) -> None:
+    log = LogHistory(91).run(400)
+    write(tmp_path, log, 120)
+    stream = reader(tmp_path, maxFilesPerTrigger="1")
+    position = stream.initialOffset()
+    assert position["offset"] == 0
+    first = stream.latestOffset(position, stream.getDefaultReadLimit())
+    assert 50 <= first["offset"] < 100
+    # A trigger that wants everything gets everything, whatever the option says.
+    everything = stream.latestOffset(position, ReadAllAvailable())
+    assert everything == stream.reportLatestOffset()
+    assert everything["offset"] >= 120
+    assert stream.latestOffset(everything, ReadMaxFiles(1)) == everything
+    assert stream.partitions(everything, everything) == []
+    offsets = [
+        offset
+        for start_, end in ((position, first), (first, everything))
+        for part in stream.partitions(start_, end)
+        for batch in stream.read(part)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert offsets == list(range(everything["offset"]))
+
+
+def test_what_comes_after_the_trigger_is_left_for_the_next_one(tmp_path: Path) -> None:
+    log = LogHistory(92).run(300)
+    write(tmp_path, log, 100)
+    stream = reader(tmp_path)
+    stream.prepareForTriggerAvailableNow()
+    before = stream.reportLatestOffset()
+    write(tmp_path, log, 200)
+    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable()) == before
+    assert stream.latestOffset(before, ReadAllAvailable()) == before
+
+
+def test_where_a_stream_begins(tmp_path: Path) -> None:
+    log = LogHistory(93).run(100)
+    write(tmp_path, log, 100)
+    end = reader(tmp_path).reportLatestOffset()["offset"]
+    assert reader(tmp_path, startingOffset="latest").initialOffset()["offset"] == end
+    assert reader(tmp_path, startingOffset="7").initialOffset()["offset"] == 7
+    with pytest.raises(ReplayError, match=f"startingOffset {end + 1} is not in"):
+        reader(tmp_path, startingOffset=str(end + 1)).initialOffset()
+    with pytest.raises(ReplayError, match="'now' is neither earliest, latest, nor an offset"):
+        reader(tmp_path, startingOffset="now").initialOffset()
+    with pytest.raises(ReplayError, match="maxFilesPerTrigger '0' is not a number above 0"):
+        reader(tmp_path, maxFilesPerTrigger="0")
+
+
+def test_another_log_or_an_older_export_is_not_read_on(tmp_path: Path) -> None:
+    write(tmp_path / "one", LogHistory(94).run(200), 200)
+    position = reader(tmp_path / "one").reportLatestOffset()
+    export(LogHistory(94).run(60), tmp_path / "older")
+    with pytest.raises(ExportGapError, match=rf"goes on at offset {position['offset']}, and .* holds offsets 0 to"):
+        reader(tmp_path / "older").latestOffset(position, ReadAllAvailable())
+    export(LogHistory(94, generation=1).run(300), tmp_path / "restored")
+    with pytest.raises(ExportMismatchError, match=r"generation 1, and the stream has read .* generation 0"):
+        reader(tmp_path / "restored").partitions(position, position)
+
+
+def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogHistory(95).run(300)
+    directory, out = tmp_path / "export", tmp_path / "out"
+    for until in (60, 60, 200):
+        write(directory, log, until)
+        rows = spark.readStream.format("raftlog").option("maxFilesPerTrigger", 2).load(str(directory))
+        query = rows.select("offset", "type_name").writeStream.option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        query.format("parquet").trigger(availableNow=True).start(str(out)).awaitTermination()
+    found = [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()]
+    assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
+
+
+# --- the ledger ------------------------------------------------------------------------------------------------------
+
+
+class CrashError(Exception):
+    pass
+
+
+def count_elections(piece: Piece, stack: ExitStack) -> Judged:
+    """An alert for each election, with the number of it: what was remembered, and one more."""
+    known = piece.remembered("elections")
+    elections = piece.records.where("type_name = 'LEADER_CHANGE'").select("offset", "leader_id")
+    before = 0 if known is None else known.count()
+    alerts = elections.withColumn("number", sf.lit(before) + 1)
+    return Judged(alerts, {"elections": elections if known is None else known.unionByName(elections)})
+
+
+def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFrame]:
+    """One election a piece, and a last piece without any."""
+    ends = [log.end_offset]
+    for leader_id in (2, 3):
+        log.elect(leader_id)
+        ends.append(log.end_offset)
+    log.progress()
+    export(log, tmp_path / "export")
+    rows = (
+        spark.read.format("raftlog").load(str(tmp_path / "export")).select("offset", "type_name", "leader_id").cache()
+    )
+    bounds = [0, *ends, log.end_offset]
+    return [rows.where(f"offset >= {low} and offset < {high}") for low, high in pairwise(bounds)]
+
+
+@pytest.mark.parametrize("step", ["rename", "remember", "finish"])
+def test_an_alert_is_there_once_whenever_the_job_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    batches = pieces(spark, LogHistory(96), tmp_path)
+    directory = tmp_path / "job"
+
+    def crash(*_: Any, **__: Any) -> Any:
+        raise CrashError
+
+    take(batches[0], 0, Ledger(directory, "elections"), count_elections)
+    with monkeypatch.context() as broken:
+        broken.setattr(*((Path, "rename") if step == "rename" else (Ledger, step)), crash)
+        with pytest.raises(CrashError):
+            take(batches[1], 1, Ledger(directory, "elections"), count_elections)
+    for number, batch in enumerate(batches[1:], start=1):
+        take(batch, number, Ledger(directory, "elections"), count_elections)
+        # Spark may repeat what it has not noted.
+        take(batch, number, Ledger(directory, "elections"), count_elections)
+    found = ledgers.alerts(spark, directory)
+    assert found is not None
+    rows = [(row.batch, row.leader_id, row.number) for row in found.orderBy("offset").collect()]
+    assert rows == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
+    assert Ledger(directory, "elections").done.alerts == 3
+    left = sorted(path.name for path in (directory / "state").iterdir())
+    assert left[-1] == "3"
+
+
+def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    batches = pieces(spark, LogHistory(97), tmp_path)
+    ledger = Ledger(tmp_path / "job", "elections")
+    assert ledgers.alerts(spark, tmp_path / "job") is None
+    with pytest.raises(ReplayError, match=r"has come to offset 0, and the next .* begin another directory"):
+        take(batches[1], 0, ledger, count_elections)
+    with pytest.raises(ReplayError, match="has come to offset 0"):
+        take(batches[0].union(batches[0].limit(1)), 0, ledger, count_elections)
+    with pytest.raises(ReplayError, match="belongs to the job elections: give audit a directory of its own"):
+        Ledger(tmp_path / "job", "audit")
+    (tmp_path / "job" / "done.json").write_text("{")
+    with pytest.raises(ReplayError, match=r"done\.json is damaged"):
+        Ledger(tmp_path / "job", "elections")
+    with pytest.raises(ReplayError, match=r"is not empty and has no done\.json"):
+        Ledger(tmp_path / "export", "elections")
+
+
+def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogHistory(98).run(120)
+    log.elect(2)
+    for until in (100, log.end_offset):
+        write(tmp_path / "export", log, until)
+        ledger = Ledger(tmp_path / "job", "elections")
+        start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1).awaitTermination()
+    assert ledger.done.end_offset == log.end_offset
+    assert ledger.done.batch >= 2
+    assert ledger.done.alerts == log.epoch
+    (tmp_path / "job" / "done.json").write_bytes(b'{"job":"elections"}')
+    write(tmp_path / "export", log.run(log.end_offset + 10), log.end_offset)
+    with pytest.raises(StreamingQueryException, match=r"ReplayError: .* has come to offset 0"):
+        start(
+            spark, str(tmp_path / "export"), Ledger(tmp_path / "job", "elections"), count_elections
+        ).awaitTermination()
