@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from raftlog.segments.writer import Published
 
 
+COMPACT_AT = 32
+"""An export that follows merges so many small ranges at once: seldom enough, and its readers never meet many more."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("export", epilog=EPILOG)(export_)
@@ -64,6 +68,10 @@ def export_(
     publish_records: Annotated[
         int, typer.Option(min=1, metavar="N", help="With --follow: publish at so many records, whatever the time.")
     ] = 1_000_000,
+    compact: Annotated[
+        bool,
+        typer.Option("--compact", help="Merge small files into large ones: after the export, or while it follows."),
+    ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read everything back and check it.")] = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -76,7 +84,7 @@ def export_(
       raftlog export exported --bootstrap-controller 127.0.0.1:9093
       raftlog export exported --cursor nightly
       raftlog export exported --directory data/controller-1 --verify
-      raftlog export s3://audit/cluster-1 --follow --publish-interval 60
+      raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
     from raftlog.cli.export_cursor import keep_cursor
     from raftlog.segments.follow import PublishPolicy
@@ -94,12 +102,15 @@ def export_(
         keeper = keep_cursor(cursor, source, place) if cursor else None
         published = keeper.published if keeper is not None else None
         if keep_following and isinstance(source, RunningLog):
-            policy = PublishPolicy(publish_interval, max_records=publish_records)
+            compact_at = COMPACT_AT if compact else 0
+            policy = PublishPolicy(publish_interval, max_records=publish_records, compact_at=compact_at)
             summary = _follow(source, place, policy, _telling(published, place, as_json))
         else:
             summary = _once(source, place, published)
         if keeper is not None:
             keeper.finish()
+    if compact and not keep_following:
+        _compact(place, summary)
     if verify:
         verify_export(place)
     _show(summary, place, verified=verify, as_json=as_json)
@@ -136,6 +147,14 @@ def _follow(source: RunningLog, place: Place, policy: Any, published: Published)
             published=published,
             waiting=waiting,
         )
+
+
+def _compact(place: Place, summary: ExportSummary) -> None:
+    from raftlog.segments.compact import compact
+    from raftlog.segments.writer import ExportWriter
+
+    with ExportWriter(place, summary.cluster_id, summary.generation) as writer:
+        compact(writer)
 
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from raftlog import batch
 from raftlog.segments.errors import ExportError, ExportGapError
-from raftlog.segments.manifest import Manifest, StateHash
+from raftlog.segments.manifest import StateHash
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.writer import ExportWriter, Published
 
@@ -86,13 +86,13 @@ def export(
         place, source.cluster_id, source.generation, start_offset=source.start_offset, published=published
     ) as writer:
         require_no_gap(source, writer, place)
-        before, first = writer.manifest, writer.next_offset
+        first = writer.next_offset
         while writer.next_offset < high_watermark:
             writer.append_chunk(_next_chunk(source, writer.next_offset))
             if progress is not None:
                 progress(writer.next_offset - first, max(high_watermark, writer.next_offset) - first)
         publish(source, writer, witnesses)
-        return summary_of(before, writer.manifest)
+        return summary_of(first, writer)
 
 
 def require_no_gap(source: ChunkSource, writer: ExportWriter, place: Place) -> None:
@@ -133,16 +133,16 @@ def _up_to(chunk: bytes, until: int) -> bytes:
     return chunk
 
 
-def summary_of(before: Manifest, after: Manifest) -> ExportSummary:
-    """What has been added between two manifests of one export."""
-    new = after.segments[len(before.segments) :]
+def summary_of(first_offset: int, writer: ExportWriter) -> ExportSummary:
+    """What a writer has added to an export that ended before ``first_offset``."""
+    manifest, added = writer.manifest, writer.added
     return ExportSummary(
-        cluster_id=after.cluster_id,
-        generation=after.generation,
-        first_offset=before.end_offset,
-        end_offset=after.end_offset,
-        history_begin=after.history_begin,
-        batches=sum(segment.batches for segment in new) // 2,
-        files=len(new),
-        bytes=sum(segment.bytes for segment in new),
+        cluster_id=manifest.cluster_id,
+        generation=manifest.generation,
+        first_offset=first_offset,
+        end_offset=manifest.end_offset,
+        history_begin=manifest.history_begin,
+        batches=added.batches,
+        files=added.files,
+        bytes=added.bytes,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.segments.compact import compact
 from raftlog.segments.export import (
     READ_BYTES,
     ChunkSource,
@@ -44,11 +45,15 @@ class GrowingSource(ChunkSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishPolicy:
-    """When what was read is published: ``interval_s`` after the first record that is not, or at either bound of a segment's size."""
+    """When what was read is published: ``interval_s`` after the first record that is not, or at either bound of a segment's size.
+
+    ``compact_at``: so many small ranges are merged into one; 0: never.
+    """
 
     interval_s: float = 30.0
     max_records: int = MAX_SEGMENT_RECORDS
     max_bytes: int = MAX_SEGMENT_BYTES
+    compact_at: int = 0
 
 
 def follow(
@@ -78,7 +83,7 @@ def follow(
         published=published,
     ) as writer:
         require_no_gap(source, writer, place)
-        before, due, told = writer.manifest, None, ""
+        first, due, told = writer.next_offset, None, ""
         while not stop():
             try:
                 chunk = source.poll(writer.next_offset, READ_BYTES, POLL_S)
@@ -99,5 +104,7 @@ def follow(
             elif clock() >= due:
                 publish(source, writer, witnesses)
                 due = None
+                if policy.compact_at:
+                    compact(writer, at_least=policy.compact_at)
         publish(source, writer, witnesses)
-        return summary_of(before, writer.manifest)
+        return summary_of(first, writer)

@@ -70,6 +70,13 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return node if self.source == "image" else f"a snapshot of {node}"
 
 
+class Retired(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that does not count (any more); ``since_ms``: since then, in ms since 1970. 0: it never did."""
+
+    file: str
+    since_ms: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an export holds.
 
@@ -89,7 +96,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, int] | None = None
     state_hashes: tuple[StateHash, ...] = ()
     segments: tuple[Segment, ...] = ()
-    retired: tuple[str, ...] = ()
+    retired: tuple[Retired, ...] = ()
 
     @property
     def end_offset(self) -> int:
@@ -148,12 +155,20 @@ def _decode(data: bytes, path: str) -> Manifest:
     return msgspec.convert(document, Manifest)
 
 
+def _is_inside(file: str) -> bool:
+    """Whether a name stays within the export."""
+    name = PurePosixPath(file)
+    return not name.is_absolute() and ".." not in name.parts
+
+
 def _check_ranges(manifest: Manifest, path: str) -> None:
     """Every kind covers history_begin to the end without a gap and without an overlap."""
     for segment in manifest.segments:
-        name = PurePosixPath(segment.file)
-        if segment.kind not in KINDS or name.is_absolute() or ".." in name.parts:
+        if segment.kind not in KINDS or not _is_inside(segment.file):
             raise CorruptExportError(f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME)
+    for one in manifest.retired:
+        if not _is_inside(one.file):
+            raise CorruptExportError(f"{path} names {one.file}", file=MANIFEST_NAME)
     for kind in KINDS:
         segments = manifest.of_kind(kind)
         if segments and segments[0].base_offset != manifest.history_begin:

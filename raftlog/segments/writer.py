@@ -6,13 +6,13 @@ it left behind beyond that is removed by the next writer. An export is append-on
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,19 +20,31 @@ from raftlog import batch
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
-from raftlog.segments.manifest import KINDS, MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
+from raftlog.segments.manifest import MANIFEST_NAME, Manifest, Segment, StateHash, encode, read_manifest
 from raftlog.segments.pair import OpenPair
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.raw import RawHeader
 from raftlog.segments.state_hashes import merged
+from raftlog.segments.sweep import remove_leftovers, remove_retired
 
 MAX_SEGMENT_RECORDS = 1_000_000
 MAX_SEGMENT_BYTES = 256 << 20
 """Bounds of one segment (bytes: of the log); the last batch may pass them."""
-_OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
 
 Published = Callable[[Manifest], None]
 """Called after each publish, on the writer's thread, with what is published. What it raises ends the export; the publish stays."""
+
+
+class Added(NamedTuple):
+    """What a writer has added to an export; ``batches`` once, ``files`` and ``bytes`` in both forms."""
+
+    batches: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def with_pair(self, raw: Segment, records: Segment) -> Added:
+        """And these two files."""
+        return Added(self.batches + raw.batches, self.files + 2, self.bytes + raw.bytes + records.bytes)
 
 
 class ExportWriter:
@@ -54,8 +66,12 @@ class ExportWriter:
         published: Published | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._place = open_place(target)
-        self._max_records, self._max_bytes, self._clock = max_segment_records, max_segment_bytes, clock
+        self.place = self._place = open_place(target)
+        self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
+        """Bounds of a segment."""
+        self.added = Added()
+        """By this writer, published."""
+        self._clock = clock
         self._published = published
         self._open: OpenPair | None = None
         self._broken = False
@@ -65,7 +81,10 @@ class ExportWriter:
         try:
             with files.named_errors("write to", self._place):
                 self._manifest = self._begin(cluster_id, generation, start_offset)
-                self._sweep()
+                remove_leftovers(self._place, self._manifest)
+                swept = remove_retired(self._place, self._manifest, self.now_ms())
+                if swept != self._manifest:
+                    self._replace(swept)
         except BaseException:
             self._place.end()
             raise
@@ -114,19 +133,6 @@ class ExportWriter:
         self._place.replace(MANIFEST_NAME, encode(manifest))
         return manifest
 
-    def _sweep(self) -> None:
-        """Remove what a writer that crashed left behind; refuse files that are not ours."""
-        known = {segment.file for segment in self._manifest.segments} | set(self._manifest.retired)
-        for kind in KINDS:
-            for name in self._place.names(kind):
-                if f"{kind}/{name}" in known:
-                    continue
-                ours = _OURS.fullmatch(name.removeprefix(files.TEMP_PREFIX))
-                if ours and int(ours[1]) >= self._manifest.end_offset:
-                    self._place.remove(f"{kind}/{name}")
-                elif not name.startswith("."):
-                    raise ExportError(f"{self._place}/{kind}/{name} is not part of this export: move it away")
-
     def append_chunk(self, chunk: bytes) -> None:
         """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and offsets.
 
@@ -140,7 +146,7 @@ class ExportWriter:
                 pair.append(chunk, header)
                 self._next_offset, self._last_epoch = header.end_offset, header.epoch
                 self._last_timestamp_ms = header.timestamp_ms
-                if pair.records >= self._max_records or pair.raw_bytes >= self._max_bytes:
+                if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
                     self._publish(self._next_offset)
 
     def _check_order(self, header: batch.BatchHeader) -> None:
@@ -177,11 +183,14 @@ class ExportWriter:
         return self._manifest
 
     def _publish(self, high_watermark: int) -> None:
-        manifest, pair = self._manifest, self._open
+        pair = self._open
         self._place.renew()
+        manifest = remove_retired(self._place, self._manifest, self.now_ms())
         segments, version, features = manifest.segments, manifest.metadata_version, manifest.features
         if pair is not None:
-            segments = (*segments, *pair.finish())
+            new = pair.finish()
+            segments = (*segments, *new)
+            self.added = self.added.with_pair(*new)
             version = pair.features.get(METADATA_VERSION, version) or None
             features = None if features is None else {k: v for k, v in (features | pair.features).items() if v}
         self._open = None
@@ -194,14 +203,27 @@ class ExportWriter:
         )
         grown = replace(grown, state_hashes=merged(manifest.state_hashes, self._said, grown))
         self._said = [one for one in self._said if one.offset >= grown.end_offset]
-        if grown == manifest:
+        if grown == self._manifest:
             return
-        self._place.renew()
-        grown = replace(grown, exported_at=self._now())
-        self._place.replace(MANIFEST_NAME, encode(grown))
-        self._manifest = grown
+        self._replace(replace(grown, exported_at=self._now()))
         if self._published is not None:
-            self._published(grown)
+            self._published(self._manifest)
+
+    def amend(self, **fields: Any) -> None:
+        """Publish a manifest with other fields, for the same offsets. Everything appended must have been published."""
+        with self._guarded():
+            if self.unpublished:
+                raise ValueError("there are records that were not published")
+            self._replace(replace(self._manifest, **fields))
+
+    def _replace(self, manifest: Manifest) -> None:
+        self._place.renew()
+        self._place.replace(MANIFEST_NAME, encode(manifest))
+        self._manifest = manifest
+
+    def now_ms(self) -> int:
+        """The time, in ms since 1970."""
+        return round(self._clock() * 1000)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")

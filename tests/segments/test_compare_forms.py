@@ -1,0 +1,162 @@
+"""Raw segments held against Parquet files, the manifest and the rules of a log: each way in which they can differ is named."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog import batch
+from raftlog.metadata.records import record
+from raftlog.segments import compare
+from raftlog.segments.compare import check_forms
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.place import LocalPlace
+from raftlog.segments.raw import RawHeader, RawWriter
+from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def written(history: LogHistory, directory: Path, records: int) -> Manifest:
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=records) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.commit(history.end_offset)
+    return read_manifest(directory)
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(111, metadata_version=3).run(300)
+
+
+@pytest.fixture(autouse=True)
+def few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "ROWS", 37)
+
+
+@pytest.fixture
+def exported(history: LogHistory, tmp_path: Path) -> tuple[LocalPlace, Segment, Segment]:
+    raw, records = written(history, tmp_path, 1000).segments
+    return LocalPlace(tmp_path), raw, records
+
+
+def rewrite(place: LocalPlace, segment: Segment, change: object) -> None:
+    path = place.directory / segment.file
+    pq.write_table(change(pq.read_table(path)), path, store_schema=False)  # type: ignore[operator]
+
+
+def fault(place: LocalPlace, raw: Segment, *records: Segment) -> str:
+    with pytest.raises(CorruptExportError) as caught:
+        check_forms(place, raw, records)
+    return str(caught.value)
+
+
+def test_good_ones(history: LogHistory, exported: tuple[LocalPlace, Segment, Segment]) -> None:
+    place, raw, records = exported
+    ends = sorted(history.hashes)
+    inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
+    facts = check_forms(place, raw, [records], [ends[3], ends[-1], inside, 10**9])
+    assert (facts.batches, facts.records) == (len(history.batches), history.end_offset)
+    assert facts.ends == {ends[3]: 1, ends[-1]: history.epoch}
+
+
+def test_ranges_that_are_not_the_same_in_both_forms(history: LogHistory, tmp_path: Path) -> None:
+    small, large = written(history, tmp_path / "small", 40), written(history, tmp_path / "large", 100)
+    raws, records = small.of_kind(RAW), large.of_kind(RECORDS)
+    for segment in records:
+        (tmp_path / "large" / segment.file).rename(tmp_path / "small" / segment.file)
+    place = LocalPlace(tmp_path / "small")
+    assert sum(check_forms(place, raw, records).records for raw in raws) == history.end_offset
+    assert "it ends before offset" in fault(place, raws[2], *records[:1])
+
+
+def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+    place, raw, records = exported
+    whole = pq.read_table(place.directory / records.file)
+    rewrite(place, records, lambda table: table.slice(0, 50))
+    assert fault(place, raw, records).endswith(f"it ends before offset 50, which {raw.file} has")
+    rewrite(place, records, lambda _: whole.slice(1))
+    assert "column offset has 1 at offset 0" in fault(place, raw, records)
+    rewrite(place, records, lambda _: pa.concat_tables([whole, whole.slice(5, 1)]))
+    assert f"it goes on at offset 5, behind the end of {raw.file}" in fault(place, raw, records)
+    rewrite(place, records, lambda _: pa.concat_tables([whole.slice(0, 8), whole.slice(7)]))
+    assert "column offset has 7 at offset 8" in fault(place, raw, records)
+    rewrite(place, records, lambda _: whole.take(list(range(whole.num_rows))[::-1]))
+    assert f"column offset has {whole.num_rows - 1} at offset 0" in fault(place, raw, records)
+    assert fault(place, raw).startswith(f"{raw.file} (offsets 0 to ")
+    (place.directory / records.file).write_bytes(b"not Parquet")
+    assert f"{records.file} (offsets 0 to {records.last_offset}) is corrupt: it cannot be read" in fault(
+        place, raw, records
+    )
+
+
+def test_any_value_of_any_column_that_is_another(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+    """A file whose every checksum is right, as it was written so."""
+    place, raw, records = exported
+    whole = pq.read_table(place.directory / records.file)
+    for index, field in enumerate(whole.schema):
+        values = whole[field.name].to_pylist()
+        at = next((row for row, value in enumerate(values) if value is not None and row > 40), None)
+        if at is None:
+            continue
+        other = next((value for value in values if value is not None and value != values[at]), None)
+        if field.nullable:
+            other = None
+        elif other is None:
+            continue
+        values[at] = other
+        changed = whole.set_column(index, field, pa.array(values, field.type))
+        rewrite(place, records, lambda _, changed=changed: changed)
+        assert f"column {field.name} has" in fault(place, raw, records)
+        assert f"at offset {at}, and {raw.file} says" in fault(place, raw, records)
+
+
+def test_columns_that_are_newer_than_the_file(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+    place, raw, records = exported
+    rewrite(place, records, lambda table: table.drop_columns(["proposer_id", "applied"]))
+    assert check_forms(place, raw, [records]).records == records.records
+    rewrite(place, records, lambda table: table.drop_columns(["body"]))
+    assert fault(place, raw, records).endswith("is corrupt: it has no column body")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "times", "why"),
+    [
+        ([1, 3, 2], [5, 5, 5], "the batch at offset 2 has epoch 2 after 3"),
+        ([1, 1, 1], [5, 7, 6], "the batch at offset 2 has timestamp 6 after 7"),
+        ([2, 2], [5, 5], "the batch at offset 0 has epoch 2 after 1"),
+        ([1, 2], [4, 5], "the batch at offset 0 has timestamp 4 after 5"),
+        ([1, 1, 1], [5, 5, 5], "it has last epoch 1, and the manifest says 2"),
+        ([1, 2, 2], [5, 5, 6], "it has last timestamp 6, and the manifest says 5"),
+        ([1, 2], [5, 5], "it has last offset 1, and the manifest says 2"),
+    ],
+)
+def test_a_chain_that_is_broken(tmp_path: Path, epochs: list[int], times: list[int], why: str) -> None:
+    """One NO_OP a batch; the manifest says: three records, epochs 1 to 2, all at 5 ms."""
+    (tmp_path / RAW).mkdir()
+    writer = RawWriter(tmp_path / RAW / "x.rls", RawHeader(CLUSTER_ID, 0, 0))
+    chunks = [
+        batch.encode([record(pb.NoOpRecord()).data], base_offset=offset, epoch=epoch, timestamp_ms=time)
+        for offset, (epoch, time) in enumerate(zip(epochs, times, strict=True))
+    ]
+    for offset, data in enumerate(chunks):
+        writer.append(data, batches=1, end_offset=offset + 1)
+    writer.finish()
+    raw = Segment(
+        kind=RAW, file="raw/x.rls", base_offset=0, last_offset=2, first_epoch=1, last_epoch=2, min_timestamp_ms=5,
+        max_timestamp_ms=5, batches=3, records=3, bytes=0, sha256="",
+    )  # fmt: skip
+    records = replace(raw, kind=RECORDS, file="records/x.parquet")
+    (tmp_path / RECORDS).mkdir()
+    rows = compare.RowBuffer()
+    for data in chunks:
+        for header in batch.headers(data):
+            rows.add(data, header)
+    pq.write_table(rows.take(), tmp_path / records.file, store_schema=False)
+    assert why in fault(LocalPlace(tmp_path), raw, records)
