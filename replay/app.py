@@ -48,7 +48,7 @@ def create_app(run: Runner) -> typer.Typer:
     )
     _add_plain(app, run, "state", "State at an offset or a time: every entity, and the state hash.")
     _add_plain(app, run, "lao", "LowestAcknowledgedOffset over time: its lag, and who held it back.")
-    _add_plain(app, run, "audit", "Look for brokers admitted to an ISR under a stale epoch. Exit code 3: found some.")
+    _add_audit(app, run)
     _add_plain(
         app, run, "verify", "Is the export whole, and does it fold to what nodes recorded? Exit code 3: it is not."
     )
@@ -112,6 +112,32 @@ def _add_report(app: typer.Typer, run: Runner) -> None:
             at_time_ms=at_time,
             limit=limit,
             partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_audit(app: typer.Typer, run: Runner) -> None:
+    @app.command(help="Whether the rules were kept, over the whole history. Exit code 3: one was not.")
+    def audit(
+        export: _Export,
+        *,
+        rule: Annotated[
+            list[str] | None, typer.Option(metavar="ID", help="Only this rule; repeatable. See docs/audit.md.")
+        ] = None,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="audit",
+            export=str(export),
+            rules=tuple(rule or ()),
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
             json=json,
         )
         raise typer.Exit(run(request, conf or []))

@@ -20,7 +20,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
     (kind, key) whose history is asked for, ``output`` the file that a report goes to, ``query`` a question
-    in SQL.
+    in SQL, ``rules`` are those of the audit (none: all).
     """
 
     job: str
@@ -32,6 +32,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, str] | None = None
     output: str | None = None
     query: str | None = None
+    rules: tuple[str, ...] = ()
     json: bool = False
 
     def arguments(self) -> list[str]:
@@ -52,6 +53,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--partitions", str(self.partitions)]
         if self.output is not None:
             words += ["--output", self.output]
+        for rule in self.rules:
+            words += ["--rule", rule]
         return [*words, "--json"] if self.json else words
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 from raftlog import batch
+from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -29,6 +31,8 @@ class LogHistory:
         self.epoch, self.timestamp_ms, self.brokers = 0, 1_700_000_000_000, brokers
         self.topics: dict[str, bytes] = {}
         self.sequence = self.topic_number = 0
+        self.reached = -1
+        """The highest LAO that a progress record has said."""
         self.client_id = 7
         """Never opened: such a header changes nothing."""
         self.elect(1)
@@ -112,19 +116,34 @@ class LogHistory:
             return [pb.HostnameRecord(hostname=name, reason="stale")]
         return [pb.HostnameRecord(hostname=name, broker_id=broker_id, reason="registered")]
 
-    def _removals(self, broker_id: int) -> list[Any]:
-        changes = []
+    def _held(self) -> Iterator[Partition]:
         for name in sorted(self.topics):
             topic = self.draft.topics[self.topics[name]]
-            for index in range(topic.partition_count):
-                old = self.draft.partitions[topic.id, index]
-                if broker_id in old.isr and len(old.isr) > 1:
-                    isr = [member for member in old.isr if member != broker_id]
-                    change = pb.PartitionChangeRecord(topic_id=topic.id, partition_id=index, isr=pb.IdList(ids=isr))
-                    if old.leader == broker_id:
-                        change.leader = isr[0]
-                    changes.append(change)
+            yield from (self.draft.partitions[topic.id, index] for index in range(topic.partition_count))
+
+    def _removals(self, broker_id: int) -> list[Any]:
+        """Out of every ISR; its last member stays in it, and leads no more."""
+        changes = []
+        for old in self._held():
+            if broker_id not in old.isr:
+                continue
+            change = pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index)
+            isr = [member for member in old.isr if member != broker_id]
+            if isr:
+                change.isr.ids.extend(isr)
+            if old.leader == broker_id:
+                change.leader = isr[0] if isr else -1
+            if isr or change.HasField("leader"):
+                changes.append(change)
         return changes
+
+    def _elections(self, broker_id: int) -> list[Any]:
+        """What waited for a broker that comes."""
+        return [
+            pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=broker_id)
+            for old in self._held()
+            if old.leader < 0 and broker_id in old.isr
+        ]
 
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         epoch = self.draft.brokers[broker_id].epoch
@@ -134,7 +153,7 @@ class LogHistory:
             fenced=fenced,
             reason="session timed out" if fenced else "caught up",
         )
-        self.append(change, *(self._removals(broker_id) if fenced else ()))
+        self.append(change, *(self._removals(broker_id) if fenced else self._elections(broker_id)))
 
     def active(self) -> list[int]:
         brokers = [self.draft.brokers[broker_id] for broker_id in range(1, self.brokers + 1)]
@@ -209,12 +228,15 @@ class LogHistory:
     def progress(self) -> None:
         high_watermark = self.end_offset
         applied = {
-            broker_id: max(high_watermark - 1 - self.rng.randrange(4), self.draft.brokers[broker_id].epoch)
+            broker_id: max(
+                high_watermark - 1 - self.rng.randrange(4), self.draft.brokers[broker_id].epoch, self.reached
+            )
             for broker_id in self.active()
         }
+        self.reached = min(applied.values(), default=self.reached)
         self.append(
             pb.ProgressRecord(
-                lowest_acknowledged_offset=min(applied.values(), default=-1),
+                lowest_acknowledged_offset=self.reached,
                 high_watermark=high_watermark,
                 applied=[
                     pb.AppliedOffset(
@@ -262,4 +284,6 @@ class LogHistory:
             index = rng.randrange(self.draft.topics[self.topics[name]].partition_count)
             old = self.draft.partitions[self.topics[name], index]
             others = [member for member in old.replicas if member != old.leader]
-            self.alter_isr(name, index, [old.leader, *(member for member in others if rng.random() < 0.7)])
+            isr = [old.leader, *(member for member in others if rng.random() < 0.7)]
+            if old.leader >= 0:
+                self.alter_isr(name, index, isr)

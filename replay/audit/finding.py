@@ -1,0 +1,99 @@
+"""A finding: one offence against one rule, in a fixed schema, whether it came from one run or from a stream."""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from replay.audit.rules import Rule
+
+FINDING_DDL = (
+    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long, principal string, subject string, "
+    "topic_id string, topic_name string, partition_id int, broker_id int, found string, expected string, documentation string"
+)
+"""The schema of all findings. See :class:`Finding`."""
+
+RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_name", "partition_id", "subject")
+"""What ``findings`` takes from its rows, as it is; what is not there, is null."""
+_TYPES = {"epoch": "int", "timestamp_ms": "long", "partition_id": "int"}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One offence. ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
+
+    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and ``expected``: what the log says, and
+    what it would say if the rule had been kept. ``principal`` and ``epoch`` (the controller's) are the record's; null where they are
+    not known.
+    """
+
+    rule: str
+    severity: str
+    offset: int
+    offsets: list[int]
+    epoch: int | None
+    timestamp_ms: int | None
+    principal: str | None
+    subject: str
+    topic_id: str | None
+    topic_name: str | None
+    partition_id: int | None
+    broker_id: int | None
+    found: str
+    expected: str
+    documentation: str
+
+
+def verdict(
+    rule: Rule, *, found: Column, expected: Column, broker_id: Column | None = None, also: Column | None = None
+) -> Column:
+    """What is wrong with a row, if something is: to be put into ``when``. ``also``: one more offset that shows it."""
+    shown = sf.array(also.cast("long")) if also is not None else sf.array().cast("array<long>")
+    return sf.struct(
+        sf.lit(rule.id).alias("rule"),
+        sf.lit(rule.severity).alias("severity"),
+        (sf.lit(None) if broker_id is None else broker_id).cast("int").alias("broker_id"),
+        found.cast("string").alias("found"),
+        expected.cast("string").alias("expected"),
+        shown.alias("also"),
+        sf.lit(rule.documentation).alias("documentation"),
+    )
+
+
+def findings(rows: DataFrame, *verdicts: Column) -> DataFrame:
+    """One row, FINDING_DDL, for each verdict on a row that is not null."""
+    given = sf.filter(sf.array(*verdicts), lambda each: each.isNotNull())
+    record = [
+        sf.col(name) if name in rows.columns else sf.lit(None).cast(_TYPES.get(name, "string")).alias(name)
+        for name in RECORD
+    ]
+    # Almost always there is nothing: the texts are made of the rows that are left.
+    flat = rows.where(sf.size(given) > 0).select(*record, sf.inline(given))
+    offsets = sf.concat(sf.array("offset"), sf.array_compact("also")).alias("offsets")
+    return flat.select(*(offsets if name == "offsets" else sf.col(name) for name in names()))
+
+
+def names() -> list[str]:
+    """The columns of FINDING_DDL, in order."""
+    return [each.split()[0] for each in FINDING_DDL.split(", ")]
+
+
+def partition_subject() -> Column:
+    """orders-0, from ``topic_name``, ``topic_id`` and ``partition_id``."""
+    return sf.concat(sf.lit("partition "), sf.coalesce("topic_name", "topic_id"), sf.lit("-"), sf.col("partition_id"))
+
+
+def ids(column: Column) -> Column:
+    """[1, 2] of an array; "nothing" of null."""
+    return sf.coalesce(
+        sf.concat(sf.lit("["), sf.array_join(column.cast("array<string>"), ", "), sf.lit("]")), sf.lit("nothing")
+    )
+
+
+def text(template: str, *columns: Column) -> Column:
+    """The template with each ``{}`` replaced by a column; null as "none"."""
+    pieces = template.split("{}")
+    parts: list[Column] = [sf.lit(pieces[0])]
+    for column, piece in zip(columns, pieces[1:], strict=True):
+        parts += [sf.coalesce(column.cast("string"), sf.lit("none")), sf.lit(piece)]
+    return sf.concat(*parts)

@@ -1,0 +1,93 @@
+"""Rules about the mapping from hostnames to broker ids (KIP-426): one id a host at a time, and a registration maps its own.
+
+That a host is mapped to another id later is no offence: the last broker that registered from it has it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.hostnames import BY_REGISTRATION
+from raftlog.metadata.records import RecordType
+from replay.audit import rules
+from replay.audit.finding import findings, text, verdict
+from replay.audit.history import History
+
+RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
+_RECORD = ("offset", "epoch", "timestamp_ms", "principal")
+
+
+def check(history: History) -> DataFrame:
+    """Each mapping."""
+    return _of_registrations(history).unionByName(_of_two_ids(_mappings(history)))
+
+
+def _mappings(history: History) -> DataFrame:
+    """From when to when a name as it is spelled was mapped to an id; ``host``: the name that it is the same as."""
+    of_name = Window.partitionBy("name").orderBy("offset")
+    host = sf.lower(sf.regexp_replace("group_id", r"\.+$", ""))
+    rows = history.of(RecordType.HOSTNAME).select(
+        *_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), host.alias("host"), "broker_id"
+    )
+    return rows.withColumn("ends", sf.lead("offset").over(of_name)).where(sf.col("broker_id").isNotNull())
+
+
+def _of_two_ids(mapped: DataFrame) -> DataFrame:
+    """Two ids at a time: by two spellings of one host, or by two records of one batch."""
+    other = mapped.select(
+        "host",
+        sf.col("name").alias("other_name"),
+        sf.col("offset").alias("other_offset"),
+        sf.col("ends").alias("other_ends"),
+        sf.col("batch_base_offset").alias("other_batch"),
+        sf.col("broker_id").alias("other_id"),
+    )
+    before = sf.col("other_offset") < sf.col("offset")
+    still = sf.col("other_ends").isNull() | (sf.col("offset") < sf.col("other_ends"))
+    spelled = (sf.col("name") != sf.col("other_name")) & still
+    # What a controller maps is spelled in one way: the join below has rows of forged names and of shared batches alone.
+    odd = mapped.where(sf.col("name") != sf.col("host")).select("host").distinct()
+    by_spelling = mapped.join(odd, "host", "left_semi").join(other, "host").where(before & spelled)
+    same_batch = sf.col("batch_base_offset") == sf.col("other_batch")
+    joined = mapped.join(
+        other.withColumnRenamed("host", "other_host"), same_batch & (sf.col("host") == sf.col("other_host"))
+    )
+    by_batch = joined.where(before & ~spelled).drop("other_host")
+    rows = by_spelling.unionByName(by_batch).where(sf.col("broker_id") != sf.col("other_id"))
+    return findings(
+        rows.withColumn("subject", text("host {}", sf.col("host"))),
+        verdict(
+            rules.HOSTNAME_OF_TWO_IDS,
+            broker_id=sf.col("broker_id"),
+            also=sf.col("other_offset"),
+            found=text("{} mapped to broker {}", sf.col("name"), sf.col("broker_id")),
+            expected=text("broker {}, as {} is", sf.col("other_id"), sf.col("other_name")),
+        ),
+    )
+
+
+def _of_registrations(history: History) -> DataFrame:
+    registered = history.of(RecordType.REGISTER_BROKER).select(
+        "batch_base_offset", sf.col("broker_id").alias("registers")
+    )
+    by_registration = history.of(RecordType.HOSTNAME).where(
+        sf.col("broker_id").isNotNull() & (sf.col("reason") == BY_REGISTRATION)
+    )
+    rows = by_registration.select(*_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), "broker_id")
+    # One registration a batch.
+    rows = rows.join(registered, "batch_base_offset", "left")
+    return findings(
+        rows.withColumn("subject", text("host {}", sf.col("name"))),
+        sf.when(
+            ~sf.equal_null("broker_id", "registers"),
+            verdict(
+                rules.HOSTNAME_NOT_OF_REGISTRATION,
+                broker_id=sf.col("broker_id"),
+                found=text("mapped to broker {}", sf.col("broker_id")),
+                expected=sf.when(sf.col("registers").isNull(), sf.lit("a registration in the same batch")).otherwise(
+                    text("broker {}, which registers", sf.col("registers"))
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,157 @@
+"""Rules about brokers in partitions, each at one moment: who is admitted to an ISR, who proposes it, who is made its leader.
+
+KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader proposed is judged by what stood in the
+log below the record; what the controller did by itself, by what stands there behind the whole batch, as a broker may come or go in it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import METADATA_VERSION
+from replay.audit import rules
+from replay.audit.finding import findings, partition_subject, text, verdict
+from replay.audit.history import History
+from replay.audit.intervals import in_force
+from replay.audit.steps import NO_LEADER, nobody, steps
+
+RULES = (
+    rules.STALE_BROKER_EPOCH,
+    rules.UNKNOWN_BROKER_EPOCH,
+    rules.BROKER_NOT_REGISTERED,
+    rules.INELIGIBLE_ISR_MEMBER,
+    rules.STALE_PROPOSER_EPOCH,
+    rules.INELIGIBLE_LEADER,
+    rules.UNCLEAN_ELECTION_TOO_EARLY,
+)
+REPLICA_EPOCHS_LEVEL = 3
+"""The metadata.version from which on -1 is no broker epoch: every leader knows those of its followers."""
+_UNKNOWN = -1
+_MEMBER, _PROPOSER, _ENTERED, _LEADER, _SURVIVOR = range(5)
+_RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_name", "partition_id")
+
+
+def check(history: History) -> DataFrame:
+    """Ask for each broker that a record relies on what its registration was at that moment."""
+    asked = _questions(steps(history))
+    facts = history.brokers.select(
+        "broker_id", "begins", "ends", sf.col("broker_epoch").alias("registered"), "fenced", "in_controlled_shutdown"
+    )
+    rows = in_force(asked, facts, end_offset=history.end_offset, on=("broker_id",))
+    judged = findings(rows.withColumn("subject", partition_subject()), _verdict())
+    return judged.unionByName(_unknown_epochs(asked, history))
+
+
+def _questions(rows: DataFrame) -> DataFrame:
+    """One row a broker that a record relies on, and why: broker_id, claimed (an epoch or null), ``at`` an offset."""
+    here, behind = sf.col("offset"), sf.col("batch_last_offset")
+    claims = sf.filter(
+        sf.coalesce("isr_with_epochs", sf.array().cast("array<struct<broker_id:int,broker_epoch:bigint>>")),
+        lambda member: sf.array_contains("isr", member.broker_id),
+    )
+    survivors = sf.when(
+        sf.col("unclean") & (sf.size("unproposed") > 0), sf.array_intersect("before.isr", "replicas")
+    ).otherwise(nobody())
+    return rows.select(
+        *_RECORD,
+        sf.inline(
+            sf.concat(
+                sf.transform(claims, lambda member: _ask(_MEMBER, member.broker_id, member.broker_epoch, here)),
+                _if(sf.col("proposed"), _ask(_PROPOSER, sf.col("proposer_id"), sf.col("proposer_epoch"), here)),
+                sf.transform("unproposed", lambda member: _ask(_ENTERED, member, sf.lit(None), behind)),
+                _if(_leads_now(), _ask(_LEADER, sf.col("leader"), sf.lit(None), behind)),
+                sf.transform(
+                    sf.coalesce(survivors, nobody()), lambda member: _ask(_SURVIVOR, member, sf.lit(None), behind)
+                ),
+            )
+        ),
+    )
+
+
+def _leads_now() -> Column:
+    """Whether the record made somebody leader who was not."""
+    return (sf.col("leader") != NO_LEADER) & ~sf.equal_null("leader", "before.leader")
+
+
+def _ask(why: int, broker_id: Column, claimed: Column, at: Column) -> Column:
+    return sf.struct(
+        sf.lit(why).alias("why"),
+        broker_id.cast("int").alias("broker_id"),
+        claimed.cast("long").alias("claimed"),
+        at.cast("long").alias("at"),
+    )
+
+
+def _if(condition: Column, question: Column) -> Column:
+    return sf.filter(sf.array(question), lambda _: condition)
+
+
+def _verdict() -> Column:
+    """At the most one for each question."""
+    why, claimed, registered, broker = (sf.col(name) for name in ("why", "claimed", "registered", "broker_id"))
+    absent = registered.isNull()
+    stale = sf.coalesce((claimed != _UNKNOWN) & (claimed != registered), sf.lit(False))
+    inactive = sf.col("fenced") | sf.col("in_controlled_shutdown")
+    enters = why.isin(_MEMBER, _ENTERED)
+    under = text("under epoch {}", claimed)
+    now = sf.when(absent, sf.lit("not registered")).otherwise(
+        text(
+            "epoch {}{}",
+            registered,
+            sf.when(sf.col("fenced"), sf.lit(", fenced"))
+            .when(sf.col("in_controlled_shutdown"), sf.lit(", shutting down"))
+            .otherwise(sf.lit("")),
+        )
+    )
+    also = sf.col("begins")
+
+    def of(rule: rules.Rule, found: Column, expected: Column) -> Column:
+        return verdict(rule, broker_id=broker, found=found, expected=expected, also=also)
+
+    active = sf.lit("registered, unfenced and not shutting down")
+    return (
+        sf.when((why == _PROPOSER) & (absent | stale), of(rules.STALE_PROPOSER_EPOCH, under, now))
+        .when(enters & absent, of(rules.BROKER_NOT_REGISTERED, now, active))
+        .when((why == _MEMBER) & stale, of(rules.STALE_BROKER_EPOCH, under, now))
+        .when(enters & inactive, of(rules.INELIGIBLE_ISR_MEMBER, now, active))
+        .when((why == _LEADER) & (absent | inactive), of(rules.INELIGIBLE_LEADER, now, active))
+        .when(
+            (why == _SURVIVOR) & ~inactive,
+            of(
+                rules.UNCLEAN_ELECTION_TOO_EARLY,
+                text("broker {} of the ISR: {}", broker, now),
+                sf.lit("nobody of the ISR is live"),
+            ),
+        )
+    )
+
+
+def _unknown_epochs(asked: DataFrame, history: History) -> DataFrame:
+    """Few rows: what is asked for is who was proposed under -1, and the level of metadata.version then."""
+    unknown = asked.where((sf.col("why") == _MEMBER) & (sf.col("claimed") == _UNKNOWN))
+    rows = in_force(unknown, _levels(history), end_offset=history.end_offset)
+    level = sf.col("feature_level")
+    bad = sf.when(
+        level >= REPLICA_EPOCHS_LEVEL,
+        verdict(
+            rules.UNKNOWN_BROKER_EPOCH,
+            broker_id=sf.col("broker_id"),
+            also=sf.col("begins"),
+            found=sf.lit("epoch -1"),
+            expected=text("the epoch that it has fetched with, at metadata.version {}", level),
+        ),
+    )
+    return findings(rows.withColumn("subject", partition_subject()), bad)
+
+
+def _levels(history: History) -> DataFrame:
+    of_feature = Window.partitionBy("feature_name").orderBy("begins")
+    return (
+        history.of(RecordType.FEATURE_LEVEL)
+        .where(sf.col("feature_name") == METADATA_VERSION)
+        .select("feature_name", sf.col("offset").alias("begins"), "feature_level")
+        .withColumn("ends", sf.lead("begins").over(of_feature))
+        .drop("feature_name")
+    )

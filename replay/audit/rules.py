@@ -1,0 +1,149 @@
+"""The rules by name: how bad it is, in a sentence what is wrong, and which records are looked at."""
+
+from __future__ import annotations
+
+import msgspec
+
+from raftlog.metadata.records import RecordType
+
+CRITICAL = "critical"
+"""Acknowledged writes may be lost by it, or brokers may answer differently."""
+ERROR = "error"
+"""A rule is broken; by itself it loses nothing."""
+DOCUMENTATION = "docs/audit.md"
+
+_PARTITIONS = (RecordType.PARTITION, RecordType.PARTITION_CHANGE)
+_CHANGES = (RecordType.PARTITION_CHANGE,)
+_REGISTRATIONS = (RecordType.REGISTER_BROKER,)
+_STANDINGS = (RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE)
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule. ``looks_at``: the types of the records that it judges."""
+
+    id: str
+    severity: str
+    title: str
+    looks_at: tuple[RecordType, ...]
+
+    @property
+    def documentation(self) -> str:
+        """Where it is explained."""
+        return f"{DOCUMENTATION}#{self.id.lower()}"
+
+
+STALE_BROKER_EPOCH = Rule(
+    "STALE_BROKER_EPOCH",
+    CRITICAL,
+    "a replica entered an ISR under a broker epoch that was not its registration's",
+    _CHANGES,
+)
+UNKNOWN_BROKER_EPOCH = Rule(
+    "UNKNOWN_BROKER_EPOCH",
+    ERROR,
+    "a replica entered an ISR without a broker epoch, where every leader names them",
+    _CHANGES,
+)
+BROKER_NOT_REGISTERED = Rule(
+    "BROKER_NOT_REGISTERED", CRITICAL, "a broker entered an ISR while it was not registered", _PARTITIONS
+)
+INELIGIBLE_ISR_MEMBER = Rule(
+    "INELIGIBLE_ISR_MEMBER", CRITICAL, "a broker entered an ISR while it was fenced or shutting down", _PARTITIONS
+)
+STALE_PROPOSER_EPOCH = Rule(
+    "STALE_PROPOSER_EPOCH",
+    CRITICAL,
+    "an ISR was changed by a broker under an epoch that was not its registration's",
+    _CHANGES,
+)
+PROPOSER_NOT_LEADER = Rule(
+    "PROPOSER_NOT_LEADER", CRITICAL, "an ISR was changed by a broker that did not lead the partition", _CHANGES
+)
+ISR_GREW_UNPROPOSED = Rule(
+    "ISR_GREW_UNPROPOSED", CRITICAL, "a broker entered an ISR, and no leader had proposed it", _CHANGES
+)
+ISR_NOT_IN_REPLICAS = Rule(
+    "ISR_NOT_IN_REPLICAS", ERROR, "an ISR has a member that is no replica, or names one twice", _PARTITIONS
+)
+ISR_EMPTY = Rule("ISR_EMPTY", CRITICAL, "an ISR is empty: nobody is known to hold what was acknowledged", _PARTITIONS)
+LEADER_OUTSIDE_ISR = Rule("LEADER_OUTSIDE_ISR", CRITICAL, "a leader is not in its ISR", _PARTITIONS)
+UNDECLARED_UNCLEAN_ELECTION = Rule(
+    "UNDECLARED_UNCLEAN_ELECTION",
+    CRITICAL,
+    "a leader came from outside the ISR, and the record does not say so",
+    _CHANGES,
+)
+UNCLEAN_ELECTION_TOO_EARLY = Rule(
+    "UNCLEAN_ELECTION_TOO_EARLY",
+    CRITICAL,
+    "an unclean leader was elected while a member of the ISR could have led",
+    _CHANGES,
+)
+INELIGIBLE_LEADER = Rule(
+    "INELIGIBLE_LEADER",
+    CRITICAL,
+    "a broker became leader while it was not registered, fenced or shutting down",
+    _PARTITIONS,
+)
+INACTIVE_IN_ISR = Rule(
+    "INACTIVE_IN_ISR",
+    CRITICAL,
+    "a broker that was fenced, shut down, replaced or unregistered stayed in an ISR with others, or led on",
+    _STANDINGS,
+)
+LEADER_EPOCH_WENT_BACK = Rule(
+    "LEADER_EPOCH_WENT_BACK", CRITICAL, "the leader epoch of a partition went back", _PARTITIONS
+)
+PARTITION_EPOCH_WENT_BACK = Rule(
+    "PARTITION_EPOCH_WENT_BACK", CRITICAL, "the partition epoch of a partition did not grow", _PARTITIONS
+)
+BROKER_EPOCH_REUSED = Rule(
+    "BROKER_EPOCH_REUSED",
+    CRITICAL,
+    "another incarnation was registered under an epoch that is not its own",
+    _REGISTRATIONS,
+)
+REGISTERED_UNFENCED = Rule("REGISTERED_UNFENCED", ERROR, "a new registration was not fenced at first", _REGISTRATIONS)
+LAO_NOT_BELOW_HIGH_WATERMARK = Rule(
+    "LAO_NOT_BELOW_HIGH_WATERMARK", CRITICAL, "LAO was at or above the high watermark", (RecordType.PROGRESS,)
+)
+HIGH_WATERMARK_BEYOND_LOG = Rule(
+    "HIGH_WATERMARK_BEYOND_LOG", CRITICAL, "the high watermark was above the end of the log", (RecordType.PROGRESS,)
+)
+LAO_WENT_BACK = Rule("LAO_WENT_BACK", CRITICAL, "LAO was lower than it had been before", (RecordType.PROGRESS,))
+LAO_ABOVE_APPLIED = Rule(
+    "LAO_ABOVE_APPLIED",
+    CRITICAL,
+    "LAO was above what a broker that was unfenced then had applied",
+    (RecordType.PROGRESS,),
+)
+LAO_WITHOUT_REPORT = Rule(
+    "LAO_WITHOUT_REPORT",
+    CRITICAL,
+    "LAO was known before an unfenced broker had reported in that epoch",
+    (RecordType.PROGRESS,),
+)
+HOSTNAME_OF_TWO_IDS = Rule(
+    "HOSTNAME_OF_TWO_IDS", ERROR, "a hostname was mapped to two broker ids at a time", (RecordType.HOSTNAME,)
+)
+HOSTNAME_NOT_OF_REGISTRATION = Rule(
+    "HOSTNAME_NOT_OF_REGISTRATION", ERROR, "a registration mapped its host to another broker", (RecordType.HOSTNAME,)
+)
+TWO_CONTROLLERS_IN_EPOCH = Rule(
+    "TWO_CONTROLLERS_IN_EPOCH", CRITICAL, "a controller epoch was begun twice", (RecordType.LEADER_CHANGE,)
+)
+CONTROLLER_EPOCH_WENT_BACK = Rule(
+    "CONTROLLER_EPOCH_WENT_BACK",
+    CRITICAL,
+    "a record of an earlier controller epoch stands behind one of a later",
+    tuple(RecordType),
+)
+EPOCH_WITHOUT_CONTROLLER = Rule(
+    "EPOCH_WITHOUT_CONTROLLER",
+    ERROR,
+    "a controller epoch does not begin with the record of its election",
+    tuple(RecordType),
+)
+
+RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstance(each, Rule))
+"""All, in the order above."""

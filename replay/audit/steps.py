@@ -1,0 +1,43 @@
+"""Steps of partitions: each state that a record led to, beside the one before it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.records import RecordType
+from replay.audit.history import History
+
+NO_LEADER = -1
+RECOVERING = 1
+_NOBODY = "array<int>"
+
+
+def steps(history: History) -> DataFrame:
+    """One row a record of a partition: its state after the record, ``before`` (a struct; null for the first), and what is new.
+
+    ``entered``: who is in the ISR and was not. ``unproposed``: those of them whom no leader proposed. ``unclean``: the record declares an
+    unclean leader: alone in the ISR, and RECOVERING. In an export without the column ``leader_recovery_state`` the first is enough.
+    """
+    earlier = ("begins", "ends", "leader", "leader_epoch", "partition_epoch", "replicas", "isr")
+    of_partition = Window.partitionBy("topic_id", "partition_id").orderBy("begins")
+    rows = history.partitions.withColumn("before", sf.lag(sf.struct(*earlier)).over(of_partition))
+    proposed = sf.coalesce(sf.col("isr_with_epochs.broker_id"), nobody())
+    recovering = sf.coalesce(sf.col("leader_recovery_state") == RECOVERING, sf.lit(True))
+    entered = sf.coalesce(sf.array_except("isr", sf.coalesce("before.isr", nobody())), nobody())
+    return (
+        rows.withColumnsRenamed({"begins": "offset", "begins_ms": "timestamp_ms"})
+        .withColumns({"entered": entered, "changed": sf.col("type") == int(RecordType.PARTITION_CHANGE)})
+        .withColumns(
+            {
+                "unproposed": sf.array_except("entered", proposed),
+                "unclean": sf.col("changed") & recovering & (sf.col("isr") == sf.array("leader")),
+            }
+        )
+        .withColumn("proposed", sf.coalesce(sf.col("proposer_epoch") > 0, sf.lit(False)))
+    )
+
+
+def nobody() -> Column:
+    """An empty list of brokers."""
+    return sf.array().cast(_NOBODY)

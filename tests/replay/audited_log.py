@@ -1,0 +1,93 @@
+"""A log to break by hand: what a controller would write, and what none would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from log_history import LogHistory
+
+from raftlog import batch
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.records import record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+class AuditedLog(LogHistory):
+    """Five brokers. Topics have one partition, with the replicas that are named."""
+
+    def __init__(self, *, metadata_version: int = 3) -> None:
+        super().__init__(71, brokers=5, metadata_version=metadata_version)
+
+    def forge(self, *messages: Any, epoch: int | None = None) -> int:
+        """A batch that the fold would refuse, or one of another epoch: in the log alone."""
+        base = self.end_offset
+        self.positions[base] = len(self.batches)
+        self.batches.append(
+            batch.encode(
+                [record(message).data for message in messages],
+                base_offset=base,
+                epoch=self.epoch if epoch is None else epoch,
+                timestamp_ms=self.timestamp_ms,
+            )
+        )
+        self.draft.offset += len(messages)
+        return base
+
+    def epoch_of(self, broker_id: int) -> int:
+        """As registered; of a broker that is not, some number."""
+        broker = self.draft.brokers.get(broker_id)
+        return broker.epoch if broker is not None else 777_777
+
+    def topic(self, name: str, replicas: list[int], isr: list[int] | None = None) -> int:
+        self.topics[name] = self.rng.getrandbits(128).to_bytes(16, "big")
+        members = replicas if isr is None else isr
+        created = pb.PartitionRecord(topic_id=self.topics[name], replicas=replicas, isr=members, leader=members[0])
+        return self.append(pb.TopicRecord(name=name, topic_id=self.topics[name]), created) + 1
+
+    def partition(self, name: str) -> Partition:
+        return self.draft.partitions[self.topics[name], 0]
+
+    def changed(self, name: str, **named: Any) -> pb.PartitionChangeRecord:
+        values = {
+            field: pb.IdList(ids=value) if isinstance(value, list) and field != "isr_with_epochs" else value
+            for field, value in named.items()
+        }
+        return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
+
+    def change(self, name: str, **named: Any) -> int:
+        """By the controller itself."""
+        return self.append(self.changed(name, **named))
+
+    def propose(self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any) -> int:
+        """By the leader, under the registered epochs; ``epochs`` and ``named`` say otherwise."""
+        proposed = named.pop("proposed", isr)
+        members = [
+            pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one))) for one in proposed
+        ]
+        proposer = named.pop("proposer_id", self.partition(name).leader)
+        by = {"proposer_id": proposer, "proposer_epoch": self.epoch_of(proposer)} | named
+        return self.change(name, isr=isr, isr_with_epochs=members, **by)
+
+    def standing(self, broker_id: int, **named: Any) -> pb.BrokerRegistrationChangeRecord:
+        return pb.BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), reason="by hand", **named
+        )
+
+    def registration(self, broker_id: int, **named: Any) -> pb.RegisterBrokerRecord:
+        facts = {"broker_epoch": self.end_offset, "incarnation_id": "another", "fenced": True} | named
+        return pb.RegisterBrokerRecord(broker_id=broker_id, **facts)
+
+    def say(self, reached: int, *, high_watermark: int | None = None, applied: dict[int, int] | None = None) -> int:
+        """A progress record. ``applied``: who has changed; everybody has applied what is reached if it is not given."""
+        named = applied if applied is not None else dict.fromkeys(self.active(), reached)
+        self.reached = max(self.reached, reached)
+        return self.append(
+            pb.ProgressRecord(
+                lowest_acknowledged_offset=reached,
+                high_watermark=self.end_offset if high_watermark is None else high_watermark,
+                applied=[
+                    pb.AppliedOffset(broker_id=one, broker_epoch=self.epoch_of(one), applied_offset=offset)
+                    for one, offset in named.items()
+                ],
+            )
+        )

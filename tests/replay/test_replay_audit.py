@@ -1,0 +1,459 @@
+"""Each rule of the audit: a history that breaks it, made by hand, and what is next to it and allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from audited_log import AuditedLog
+from conftest import Replay
+
+from controller.elections import MAX_REMOVALS
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.audit import standing
+from replay.audit.check import FAMILIES, choose
+from replay.audit.rules import CRITICAL, ERROR, RULES
+from replay.errors import ReplayError
+from replay.jobs.audit import AuditResult
+
+Found = list[tuple[str, int, int | None]]
+"""(rule, offset, broker) of what there is to be found, in the order of offsets."""
+Breaks = Callable[[AuditedLog], Found]
+OFFENCES: list[Breaks] = []
+
+
+def offence(breaks: Breaks) -> Breaks:
+    """Part of the broken history; leaves brokers as it found them, all registered and unfenced. Its topics are deleted behind it."""
+    OFFENCES.append(breaks)
+    return breaks
+
+
+# --- who is admitted -------------------------------------------------------------------------------------------------
+
+
+@offence
+def stale_epoch(log: AuditedLog) -> Found:
+    log.topic("stale", [1, 2, 3])
+    stale = log.epoch_of(3)
+    log.set_fenced(3, fenced=True)
+    log.register(3)
+    log.set_fenced(3, fenced=False)
+    first = log.propose("stale", [1, 2, 3], {3: stale})
+    future = log.propose("stale", [1, 2], {2: log.end_offset + 50})
+    return [("STALE_BROKER_EPOCH", first, 3), ("STALE_BROKER_EPOCH", future, 2)]
+
+
+@offence
+def no_epoch(log: AuditedLog) -> Found:
+    log.topic("unknown", [1, 2, 3])
+    return [("UNKNOWN_BROKER_EPOCH", log.propose("unknown", [1, 2], {2: -1}), 2)]
+
+
+@offence
+def not_registered(log: AuditedLog) -> Found:
+    log.topic("nobody", [1, 2, 9], isr=[1, 2])
+    proposed = log.propose("nobody", [1, 2, 9])
+    created = log.topic("empty", [1, 9])
+    return [("BROKER_NOT_REGISTERED", proposed, 9), ("BROKER_NOT_REGISTERED", created, 9)]
+
+
+@offence
+def ineligible(log: AuditedLog) -> Found:
+    log.topic("fenced", [1, 2, 3])
+    log.set_fenced(3, fenced=True)
+    fenced = log.propose("fenced", [1, 2, 3])
+    log.propose("fenced", [1, 2])
+    log.set_fenced(3, fenced=False)
+    log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
+    stopping = log.propose("fenced", [1, 2])
+    log.propose("fenced", [1])
+    log.append(log.standing(2, in_controlled_shutdown=False))
+    return [("INELIGIBLE_ISR_MEMBER", fenced, 3), ("INELIGIBLE_ISR_MEMBER", stopping, 2)]
+
+
+@offence
+def stale_proposer(log: AuditedLog) -> Found:
+    log.topic("proposer", [1, 2])
+    under = log.propose("proposer", [1], proposer_epoch=2)
+    without_isr = log.change("proposer", leader=1, proposer_id=1, proposer_epoch=77)
+    return [("STALE_PROPOSER_EPOCH", under, 1), ("STALE_PROPOSER_EPOCH", without_isr, 1)]
+
+
+@offence
+def not_the_leader(log: AuditedLog) -> Found:
+    log.topic("usurped", [1, 2])
+    return [("PROPOSER_NOT_LEADER", log.propose("usurped", [1], proposer_id=2), 2)]
+
+
+# --- ISR and leader --------------------------------------------------------------------------------------------------
+
+
+@offence
+def grew_by_itself(log: AuditedLog) -> Found:
+    log.topic("grown", [1, 2, 3], isr=[1])
+    return [("ISR_GREW_UNPROPOSED", log.change("grown", isr=[1, 3]), 3)]
+
+
+@offence
+def no_replica(log: AuditedLog) -> Found:
+    log.topic("stranger", [1, 2, 3])
+    stranger = log.propose("stranger", [1, 4])
+    twice = log.propose("stranger", [1, 2, 2])
+    reassigned = log.change("stranger", replicas=[1, 3])
+    return [("ISR_NOT_IN_REPLICAS", offset, None) for offset in (stranger, twice, reassigned)]
+
+
+@offence
+def nobody_in_sync(log: AuditedLog) -> Found:
+    log.topic("void", [1, 2])
+    return [("ISR_EMPTY", log.change("void", isr=[], leader=-1), None)]
+
+
+@offence
+def outside(log: AuditedLog) -> Found:
+    log.topic("outside", [1, 2, 3], isr=[1, 2])
+    led = log.change("outside", leader=3)
+    log.change("outside", leader=1)
+    shrunk = log.change("outside", isr=[2])
+    return [("LEADER_OUTSIDE_ISR", led, 3), ("LEADER_OUTSIDE_ISR", shrunk, 1)]
+
+
+@offence
+def undeclared(log: AuditedLog) -> Found:
+    log.topic("unclean", [4, 5], isr=[4])
+    log.set_fenced(4, fenced=True)
+    led = log.change("unclean", isr=[5], leader=5)
+    log.set_fenced(4, fenced=False)
+    return [("UNDECLARED_UNCLEAN_ELECTION", led, 5)]
+
+
+@offence
+def too_early(log: AuditedLog) -> Found:
+    log.topic("early", [4, 5], isr=[4])
+    return [("UNCLEAN_ELECTION_TOO_EARLY", log.change("early", isr=[5], leader=5, leader_recovery_state=1), 4)]
+
+
+@offence
+def fenced_leader(log: AuditedLog) -> Found:
+    log.topic("led", [3])
+    log.set_fenced(3, fenced=True)
+    led = log.change("led", leader=3)
+    log.change("led", leader=-1)
+    log.set_fenced(3, fenced=False)
+    return [("INELIGIBLE_LEADER", led, 3)]
+
+
+@offence
+def stays(log: AuditedLog) -> Found:
+    log.topic("stays", [1, 2])
+    fenced = log.append(log.standing(2, fenced=True))
+    log.change("stays", isr=[1])
+    log.set_fenced(2, fenced=False)
+    log.propose("stays", [1, 2])
+    replaced = log.append(log.registration(2))
+    log.change("stays", isr=[1])
+    log.set_fenced(2, fenced=False)
+    log.propose("stays", [1, 2])
+    unregistered = log.append(pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2)))
+    log.delete_topic("stays")
+    log.register(2)
+    log.set_fenced(2, fenced=False)
+    log.topic("alone", [5])
+    leads_on = log.append(log.standing(5, fenced=True), pb.NoOpRecord())
+    log.delete_topic("alone")
+    log.set_fenced(5, fenced=False)
+    return [("INACTIVE_IN_ISR", offset, 2) for offset in (fenced, replaced, unregistered)] + [
+        ("INACTIVE_IN_ISR", leads_on, 5)
+    ]
+
+
+@offence
+def stays_for_long(log: AuditedLog) -> Found:
+    """What does not fit into the batch that fences it may follow, but not be forgotten."""
+    log.topic("many", [1, 2])
+    log.append(log.standing(2, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
+    unfenced = log.append(log.standing(2, fenced=False))
+    return [("INACTIVE_IN_ISR", unfenced, 2)]
+
+
+@offence
+def made_again(log: AuditedLog) -> Found:
+    log.topic("again", [1, 2])
+    log.change("again", leader=1)
+    again = pb.PartitionRecord(topic_id=log.topics["again"], replicas=[1, 2], isr=[1, 2], leader=1)
+    both = log.forge(again)
+    again.leader_epoch = 1
+    standing_still = log.forge(again)
+    return [
+        ("LEADER_EPOCH_WENT_BACK", both, None),
+        ("PARTITION_EPOCH_WENT_BACK", both, None),
+        ("PARTITION_EPOCH_WENT_BACK", standing_still, None),
+    ]
+
+
+@offence
+def same_id_again(log: AuditedLog) -> Found:
+    log.topic("returns", [1, 2])
+    log.change("returns", leader=1)
+    topic_id = log.topics["returns"]
+    log.delete_topic("returns")
+    created = pb.PartitionRecord(topic_id=topic_id, replicas=[1, 2], isr=[1, 2], leader=1)
+    offset = log.append(pb.TopicRecord(name="returns", topic_id=topic_id), created) + 1
+    return [("LEADER_EPOCH_WENT_BACK", offset, None), ("PARTITION_EPOCH_WENT_BACK", offset, None)]
+
+
+# --- registrations ---------------------------------------------------------------------------------------------------
+
+
+@offence
+def reused(log: AuditedLog) -> Found:
+    again = log.append(log.registration(5, broker_epoch=log.epoch_of(5)), *log._removals(5))
+    log.set_fenced(5, fenced=False)
+    log.append(pb.UnregisterBrokerRecord(broker_id=5, broker_epoch=log.epoch_of(5)))
+    invented = log.append(log.registration(5, broker_epoch=log.end_offset + 100))
+    log.register(5)
+    log.set_fenced(5, fenced=False)
+    return [("BROKER_EPOCH_REUSED", again, 5), ("BROKER_EPOCH_REUSED", invented, 5)]
+
+
+@offence
+def unfenced_at_first(log: AuditedLog) -> Found:
+    return [("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log._removals(5)), 5)]
+
+
+# --- LAO -------------------------------------------------------------------------------------------------------------
+
+
+@offence
+def lao(log: AuditedLog) -> Found:
+    log.say(log.end_offset - 1)
+    level = log.end_offset - 1
+    at = log.say(level, high_watermark=level)
+    back = log.say(level - 2)
+    beyond = log.say(level, high_watermark=log.end_offset + 1)
+    everybody = dict.fromkeys((1, 2, 4, 5), log.end_offset - 1)
+    # Broker 3 has applied ``level``, as it said before.
+    above = log.say(log.end_offset - 1, applied=everybody)
+    log.say(log.end_offset - 1)
+    return [
+        ("LAO_NOT_BELOW_HIGH_WATERMARK", at, None),
+        ("LAO_WENT_BACK", back, None),
+        ("HIGH_WATERMARK_BEYOND_LOG", beyond, None),
+        ("LAO_ABOVE_APPLIED", above, 3),
+    ]
+
+
+@offence
+def lao_too_early(log: AuditedLog) -> Found:
+    log.elect(2)
+    early = log.say(log.end_offset - 1, applied=dict.fromkeys((1, 2, 3, 5), log.end_offset - 1))
+    log.say(log.end_offset - 1)
+    # A report of another incarnation is none of this one.
+    log.set_fenced(4, fenced=True)
+    log.register(4)
+    log.set_fenced(4, fenced=False)
+    late = log.say(log.end_offset - 1, applied=dict.fromkeys((1, 2, 3, 5), log.end_offset - 1))
+    return [("LAO_WITHOUT_REPORT", early, 4), ("LAO_WITHOUT_REPORT", late, 4)]
+
+
+# --- hosts and controllers -------------------------------------------------------------------------------------------
+
+
+@offence
+def two_ids(log: AuditedLog) -> Found:
+    mapped = pb.HostnameRecord(hostname="db.example", broker_id=1, reason="set by hand")
+    other = pb.HostnameRecord(hostname="DB.example.", broker_id=2, reason="set by hand")
+    log.append(mapped)
+    spelled = log.append(other)
+    batched = log.append(
+        pb.HostnameRecord(hostname="web.example", broker_id=1, reason="set by hand"),
+        pb.HostnameRecord(hostname="web.example", broker_id=2, reason="set by hand"),
+    )
+    return [("HOSTNAME_OF_TWO_IDS", spelled, 2), ("HOSTNAME_OF_TWO_IDS", batched + 1, 2)]
+
+
+@offence
+def of_another(log: AuditedLog) -> Found:
+    alone = log.append(pb.HostnameRecord(hostname="mine.example", broker_id=1, reason="registered"))
+    mapped = pb.HostnameRecord(hostname="yours.example", broker_id=3, reason="registered")
+    removals = log._removals(4)
+    together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
+    log.set_fenced(4, fenced=False)
+    return [("HOSTNAME_NOT_OF_REGISTRATION", alone, 1), ("HOSTNAME_NOT_OF_REGISTRATION", together, 3)]
+
+
+@offence
+def two_controllers(log: AuditedLog) -> Found:
+    return [("TWO_CONTROLLERS_IN_EPOCH", log.append(pb.LeaderChangeRecord(leader_id=3), control=True), None)]
+
+
+@offence
+def epoch_back(log: AuditedLog) -> Found:
+    log.elect(1)
+    return [("CONTROLLER_EPOCH_WENT_BACK", log.forge(pb.NoOpRecord(), epoch=log.epoch - 1), None)]
+
+
+@offence
+def headless(log: AuditedLog) -> Found:
+    log.epoch += 1
+    return [("EPOCH_WITHOUT_CONTROLLER", log.append(pb.NoOpRecord()), None)]
+
+
+# --- what is allowed -------------------------------------------------------------------------------------------------
+
+
+def allowed() -> AuditedLog:
+    """Next to each rule, on the right side of it."""
+    log = AuditedLog()
+    _lives(log)
+    _elections(log)
+    _moves(log)
+    _many(log)
+    _hosts(log)
+    _lao(log)
+    log.epoch += 7
+    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=1), control=True)
+    log.append(pb.VotersRecord(), control=True)
+    log.elect(1)
+    return log
+
+
+def _lives(log: AuditedLog) -> None:
+    """A registration that is amended keeps its epoch; a new incarnation of an ISR's last member stays in it (KIP-903)."""
+    log.topic("a", [1, 2, 3])
+    broker = log.draft.brokers[2]
+    log.append(log.registration(2, broker_epoch=broker.epoch, incarnation_id=broker.incarnation_id, fenced=False))
+    log.propose("a", [1, 2])
+    log.topic("last", [5])
+    log.set_fenced(5, fenced=True)
+    log.register(5)
+    log.set_fenced(5, fenced=False)
+    assert log.partition("last").leader == 5
+    log.propose("last", [5])
+    # Out of the ISR first: no record leaves one with somebody who is not registered.
+    gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
+    log.append(*log._removals(2), gone)
+    log.register(2)
+    log.set_fenced(2, fenced=False)
+    log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
+    log.append(log.standing(2, fenced=True, in_controlled_shutdown=True), *log._removals(2))
+    log.register(2)
+    log.set_fenced(2, fenced=False)
+
+
+def _elections(log: AuditedLog) -> None:
+    """Unclean leaders that say so; the second while the first has not recovered, so its record does not say it anew."""
+    log.topic("unclean", [3, 4, 5], isr=[3])
+    log.append(log.standing(3, fenced=True), log.changed("unclean", isr=[4], leader=4, leader_recovery_state=1))
+    log.append(log.standing(4, fenced=True), log.changed("unclean", isr=[5], leader=5))
+    log.set_fenced(3, fenced=False)
+    log.set_fenced(4, fenced=False)
+    log.propose("unclean", [3, 5], leader_recovery_state=0)
+    # Unregistered: the election stands before the record that makes it needed.
+    log.topic("left", [3, 4], isr=[3])
+    led = log.changed("left", isr=[4], leader=4, leader_recovery_state=1)
+    log.append(
+        *[each for each in log._removals(3) if each.topic_id != log.topics["left"]],
+        led,
+        pb.UnregisterBrokerRecord(broker_id=3, broker_epoch=log.epoch_of(3)),
+    )
+    log.register(3)
+    log.set_fenced(3, fenced=False)
+
+
+def _moves(log: AuditedLog) -> None:
+    """A proposal that completes a reassignment hands the leadership to one who has just come in."""
+    log.topic("moving", [1, 2])
+    log.change("moving", replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1])
+    done = {"replicas": [3, 2], "adding_replicas": [], "removing_replicas": [], "leader": 3}
+    log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, **done)
+    log.delete_topic("moving")
+    log.topic("moving", [1, 2])
+
+
+def _many(log: AuditedLog) -> None:
+    """A broker that holds very much leaves its ISRs in several batches, and stays fenced meanwhile."""
+    log.topic("many", [1, 4])
+    log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
+    log.append(*log._removals(4))
+    log.set_fenced(4, fenced=False)
+
+
+def _hosts(log: AuditedLog) -> None:
+    for broker_id in (1, 2, None, 3):
+        log.append(pb.HostnameRecord(hostname="shared.example", broker_id=broker_id, reason="set by hand"))
+
+
+def _lao(log: AuditedLog) -> None:
+    level = log.end_offset - 1
+    log.say(level)
+    log.set_fenced(5, fenced=True)
+    # A fenced broker does not count, whatever it has applied; who has not changed is not named.
+    log.say(level, applied={1: log.end_offset - 1})
+    ahead = log.end_offset - 1
+    log.say(ahead, applied=dict.fromkeys((1, 2, 3, 4), ahead))
+    log.set_fenced(5, fenced=False)
+    log.elect(2)
+    log.say(-1, applied={1: ahead})
+    log.say(log.end_offset - 1)
+
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broken(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, AuditResult]:
+    """What there is to be found, and what was."""
+    log = AuditedLog()
+    expected: Found = []
+    for breaks in OFFENCES:
+        expected += breaks(log)
+        for name in list(log.topics):
+            log.delete_topic(name)
+    directory = tmp_path_factory.mktemp("broken")
+    export(log, directory)
+    return expected, replay("audit", directory, limit=1000)
+
+
+@pytest.mark.parametrize("rule", [rule.id for rule in RULES])
+def test_a_rule_finds_what_breaks_it_and_nothing_else(broken: tuple[Found, AuditResult], rule: str) -> None:
+    expected, result = broken
+    there = sorted((offset, broker or -1) for id_, offset, broker in expected if id_ == rule)
+    found = [finding for finding in result.findings if finding.rule == rule]
+    assert sorted((each.offset, -1 if each.broker_id is None else each.broker_id) for each in found) == there
+    assert there
+    (counted,) = [each for each in result.rules if each.id == rule]
+    assert counted.findings == len(there) <= counted.checked
+    for each in found:
+        assert (each.offsets[0], each.documentation) == (each.offset, counted.documentation)
+        assert each.found
+        assert each.expected
+
+
+def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
+    log = allowed()
+    export(log, tmp_path)
+    result = replay("audit", tmp_path)
+    assert (result.findings, result.passed, result.total) == ([], True, 0)
+    assert result.checked == log.end_offset
+
+
+def test_every_rule_belongs_to_one_family_and_is_explained() -> None:
+    assert sorted(rule.id for family in FAMILIES for rule in family.RULES) == sorted(rule.id for rule in RULES)
+    assert {rule.severity for rule in RULES} == {CRITICAL, ERROR}
+    document = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    assert re.findall(r"^### (\w+)", document, re.MULTILINE) == [rule.id for rule in RULES]
+
+
+def test_the_size_of_a_fencing_batch_is_the_controllers() -> None:
+    assert standing.FENCING_BATCH_MAX == MAX_REMOVALS
+
+
+def test_rules_are_chosen_by_id() -> None:
+    assert [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])] == ["ISR_EMPTY", "LAO_WENT_BACK"]
+    assert choose([]) == RULES
+    with pytest.raises(ReplayError, match="no rule NOTHING: there are STALE_BROKER_EPOCH"):
+        choose(["nothing"])
