@@ -102,17 +102,18 @@ def next_state(
 
     ``isr`` must be part of the replicas of ``assignment``.
     """
-    wanted = assignment_of(partition) if assignment is None else assignment
-    members = partition.isr if isr is None else tuple(isr)
-    if wanted.adding or wanted.removing:
-        wanted, members = _completed(wanted, members)
+    present = assignment_of(partition) if assignment is None else assignment
+    wanted, members = present, partition.isr if isr is None else tuple(isr)
+    if present.adding or present.removing:
+        wanted, members = _completed(present, members)
     leader = choose_leader(brokers, partition.leader, wanted.replicas, members, election)
     if leader == NO_LEADER and election is Election.UNCLEAN:
         # Who is only being added may have nothing yet: last.
-        candidates = (*wanted.original, *wanted.adding)
+        candidates = (*present.original, *present.adding)
         leader = next(filter(brokers.active, candidates), NO_LEADER)
         if leader != NO_LEADER:
-            members, recovery_state = (leader,), RECOVERING
+            # The ISR that would have completed the reassignment is given up.
+            wanted, members, recovery_state = present, (leader,), RECOVERING
     return _record(partition, wanted, members or partition.isr, leader, recovery_state)
 
 

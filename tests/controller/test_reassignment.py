@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from deciding import Cell
+from msgspec.structs import replace
 
+from controller.partition_change import Brokers, Election, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -241,6 +243,20 @@ def test_a_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
     _reassign(cell, [3, 2])
     assert _propose(cell, topic, [1, 2]).error_code == 0
     assert _assignment(cell, topic)[1:] == ((3,), (1,))
+
+
+def test_an_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3, 2])
+    cell.silence(1, 3)
+    # An earlier unclean leader: what was being added is the ISR alone, and gone.
+    partition = replace(cell.partition(topic), isr=(3,), leader=-1)
+    change = next_state(Brokers(cell.pending), partition, election=Election.UNCLEAN)
+    assert change is not None
+    assert (change.leader, list(change.isr.ids), change.leader_recovery_state) == (2, [2], 1)
+    assert not change.HasField("replicas")
+    assert not change.HasField("adding_replicas")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,19 @@ REGRESSIONS = [
         '"replace_broker_disk": 2.54}}',
         id="a checker took a partition's answer, which waited for those of other partitions, for one of now",
     ),
+    pytest.param(
+        1795287281338,
+        '{"brokers": 4, "clients": 1, "direct_clients": 1, "writes_per_s": 2.0, "reads_per_s": 10.0, '
+        '"asks_share": 0.5, "admin_per_s": 1.0, "unclean": true, "balance_interval_s": 1, "shared_keys": 4, '
+        '"numbered_share": 0.0, "safety_s": 22.4799412282824, "disk_max_ms": 0.5, "session_timeout_ms": 3000, '
+        '"queue_messages": 64, "snapshot_bytes": 1000, "retention_bytes": 5000, "data_per_s": 5.0, '
+        '"replica_lag_ms": 10000, "strict_share": 0.3, "faults": {"bit_flip": 4.8, "broker_disk_full": 3.75, '
+        '"clog": 1.48, "connect_refused": 0.0408, "disk_full": 2.81, "flapping": 9.24, "isolate": 1.45, '
+        '"isr_change_late": 0.292, "kill_mid_write": 1.6, "lose_broker_disk": 3.26, "replace_broker_disk": '
+        '4.16, "request_repeated": 0.0389, "resign": 4.06, "roll_heartbeats": 2.65, "split": 3.69, '
+        '"stop_broker": 2.56, "stranded": 3.24, "twin_broker": 4.53}}',
+        id="an unclean leader completed the reassignment that only the ISR which it replaced could have completed",
+    ),
 ]
 
 
