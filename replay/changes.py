@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from raftlog.batch import RecordData
 from raftlog.metadata.entities import Client, ClientResult, ExportCursor, Hostname, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -96,8 +95,8 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             if (group_kind, group_id) != current:
                 current, draft = (group_kind, group_id), ChangeRecorder(Image())
             timestamp_ms, _, _, sequence = author
-            record = RecordData(type_, version, body)
-            apply_row(draft, group_id, record, offset, epoch, (timestamp_ms, sequence, all_below_done))
+            batch_row = (timestamp_ms, sequence, all_below_done)
+            apply_row(draft, group_id, offset, epoch, type_, version, body, *batch_row)
             for kind, key, old, new in draft.changes:
                 before, after = (None if value is None else to_json(value) for value in (old, new))
                 rows.append((offset, epoch, *author, type_name, kind, key, before, after))

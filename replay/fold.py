@@ -8,19 +8,19 @@ own and hands over one row a kind, and the driver adds up those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
-from raftlog.batch import RecordData
 from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import parse
+from raftlog.metadata.records import parse_body
+from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
 
 FOLD_COLUMNS = (
@@ -84,21 +84,30 @@ def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
 
 
 def apply_row(
-    draft: ImageBuilder, group_id: str, record: RecordData, offset: int, epoch: int, identity: Sequence[int]
+    draft: ImageBuilder,
+    group_id: str,
+    offset: int,
+    epoch: int,
+    type_: int,
+    version: int,
+    body: bytes,
+    timestamp_ms: int,
+    sequence: int,
+    all_below_done: int,
 ) -> None:
-    """Fold one row into its group; ``identity``: the batch's timestamp, sequence and all_below_done. Raises FoldError.
+    """Fold one row into its group; the last three are its batch's. Raises FoldError.
 
     The draft's offset is that of the group's last record: rows come sorted, so a record that does not follow it is there twice.
     """
-    timestamp_ms, sequence, all_below_done = identity
-    if offset <= draft.offset and record.type != IDENTITY:
+    draft.timestamp_ms = timestamp_ms
+    if type_ == IDENTITY:
+        draft.offset = offset
+        fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
+        return
+    if offset <= draft.offset:
         raise FoldError(f"the record at offset {offset} is in the export twice")
     draft.offset = offset
-    draft.timestamp_ms = timestamp_ms
-    if record.type == IDENTITY:
-        fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
-    else:
-        apply(draft, record.type, parse(record), offset, epoch)
+    apply(draft, type_, parse_body(type_, version, body), offset, epoch)
 
 
 def fold(records: DataFrame, *, partitions: int | None = None, with_entities: bool) -> DataFrame:
@@ -123,6 +132,15 @@ def add_up(rows: list[Row]) -> Totals:
     return Totals(state_hash & HASH_MASK, dict(sorted(counts.items())))
 
 
+class _Unaccounted(ImageBuilder):
+    """A draft whose state hash is of no interest before its end: then the entities that are left are hashed, and not every change."""
+
+    __slots__ = ()
+
+    def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
+        """Nothing."""
+
+
 class _GroupFold:
     """Folds the groups that come by, one after the other; collects rows to hand over."""
 
@@ -137,7 +155,7 @@ class _GroupFold:
     def start(self) -> ImageBuilder:
         """A draft for the next group."""
         self.finish()
-        self._draft = ImageBuilder(self._nothing)
+        self._draft = _Unaccounted(self._nothing)
         return self._draft
 
     def finish(self) -> None:
@@ -146,7 +164,7 @@ class _GroupFold:
             return
         image = self._draft.snapshot()
         self._draft = None
-        self._state_hash += image.state_hash
+        self._state_hash += content_hash(image)
         for kind, count in count_entities(image).items():
             self._counts[kind] = self._counts.get(kind, 0) + count
         if self._with_entities:
@@ -171,14 +189,15 @@ class _GroupFold:
 def _folder(*, with_entities: bool) -> Folder:
     def fold_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         groups = _GroupFold(with_entities=with_entities)
-        current: tuple[str, str] | None = None
-        draft = ImageBuilder(Image())
+        current = ("", "")
+        draft: ImageBuilder = _Unaccounted(Image())
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in FOLD_COLUMNS)
-            for kind, id_, offset, epoch, type_, version, body, *identity in zip(*columns, strict=True):
-                if (kind, id_) != current:
+            for kind, id_, *row in zip(*columns, strict=True):
+                # By the id first: most groups that follow each other are of one kind.
+                if id_ != current[1] or kind != current[0]:
                     current, draft = (kind, id_), groups.start()
-                apply_row(draft, id_, RecordData(type_, version, body), offset, epoch, identity)
+                apply_row(draft, id_, *row)
             if len(groups.rows) >= _ROWS:
                 yield groups.take()
         groups.add_totals()

@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog.batch import RecordData
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -52,11 +51,11 @@ def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         draft = ImageBuilder(Image())
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-            for batch_last, kind, id_, offset, epoch, type_, version, body, *identity in zip(*columns, strict=True):
+            for batch_last, kind, id_, *row in zip(*columns, strict=True):
                 if (kind, id_) != current:
                     current, draft = (kind, id_), ImageBuilder(Image())
                 before = draft.state_hash
-                apply_row(draft, id_, RecordData(type_, version, body), offset, epoch, identity)
+                apply_row(draft, id_, *row)
                 if draft.state_hash != before:
                     stretch = bisect_left(ascending, batch_last)
                     shares[stretch] = shares.get(stretch, 0) + draft.state_hash - before

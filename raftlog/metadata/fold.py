@@ -193,7 +193,7 @@ def changed_partition(old: Partition, message: Any) -> Partition:
     has = message.HasField
     replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
-    new_leadership = has("leader") or not set(old.replicas) <= set(replicas)
+    new_leadership = has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))
     return Partition(
         old.topic_id,
         old.index,
