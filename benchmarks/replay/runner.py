@@ -1,0 +1,127 @@
+"""``benchmarks/run replay``: histories of each size, and all sides on each, one after the other."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+from rich.console import Console
+
+from benchmarks.replay import tables
+from benchmarks.replay.watch import Side, watch
+from raftlog.segments.manifest import read_manifest
+from replay.generate.profile import SKEWS
+
+SIDES = {
+    "Spark": "benchmarks.replay.spark_side",
+    "pyarrow": "benchmarks.replay.arrow_side",
+    "DuckDB": "benchmarks.replay.duckdb_side",
+}
+NEEDS_BYTES_A_RECORD = 150
+"""Of disk: raw, Parquet, and what Spark shuffles."""
+
+Result = dict[str, Any]
+
+
+def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple[Path, Result]:
+    """An export of made-up history, kept for the next run; and what making it took, if it was made now."""
+    target = directory / f"{records}-{skew}-{seed}"
+    said = target.with_suffix(".json")
+    if said.exists() and target.exists():
+        return target, json.loads(said.read_text())
+    shutil.rmtree(target, ignore_errors=True)
+    needed = records * NEEDS_BYTES_A_RECORD
+    directory.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise typer.BadParameter(
+            f"{records:,} records need about {needed >> 20:,} MB on {directory}, {free >> 20:,} are free"
+        )
+    words = [
+        "-m",
+        "replay.cli",
+        "generate",
+        str(target),
+        "--records",
+        str(records),
+        "--skew",
+        skew,
+        "--seed",
+        str(seed),
+    ]
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, *words, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    made = json.loads(done.stdout) | {"seconds": time.monotonic() - began}
+    said.write_text(json.dumps(made))
+    return target, made
+
+
+def measure(directory: Path, wanted: list[str], limit_s: float) -> dict[str, Side]:
+    """All sides on one export. Raises RuntimeError when they do not say the same."""
+    sides = {name: watch(module, [str(directory), *wanted], limit_s=limit_s) for name, module in SIDES.items()}
+    ours = sides["Spark"].steps
+    for name, side in sides.items():
+        for step, measured in side.steps.items():
+            if step in ours and measured.answer != ours[step].answer:
+                raise RuntimeError(f"{step}: {name} says {measured.answer}, and Spark {ours[step].answer}")
+    return sides
+
+
+def run(sizes: list[int], skews: list[str], directory: Path, wanted: list[str], limit_s: float) -> list[Result]:
+    """One result for each history."""
+    results = []
+    for records in sizes:
+        for skew in skews:
+            export, made = history(directory, records, skew)
+            print(f"measuring {records:,} records, skew {skew}", file=sys.stderr, flush=True)
+            sides = measure(export, wanted, limit_s)
+            said = sides["Spark"].steps.get("fold")
+            if said is not None and said.answer != made["state_hash"]:
+                raise RuntimeError(f"the fold says {said.answer}, and the history {made['state_hash']}")
+            results.append(
+                {
+                    "records": read_manifest(export).end_offset,
+                    "skew": skew,
+                    "made": {name: made[name] for name in ("seconds", "records", "bytes")},
+                    "sides": {name: tables.plain(side) for name, side in sides.items()},
+                }
+            )
+    return results
+
+
+def main(
+    records: Annotated[list[int] | None, typer.Option(help="A size; repeatable.")] = None,
+    skew: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(SKEWS)}; repeatable.")] = None,
+    step: Annotated[
+        list[str] | None, typer.Option(help="Only this step; repeatable. See the tables for their names.")
+    ] = None,
+    limit_s: Annotated[float, typer.Option(help="The longest that one side may take on one history.")] = 900.0,
+    directory: Annotated[Path, typer.Option("--dir", help="For the histories, which are kept.")] = Path(
+        ".raftlog/replay"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """Scan, fold, SQL and jobs of the replay with Spark, beside one process of pyarrow and DuckDB, on made-up histories."""
+    machine = {
+        "cores": psutil.cpu_count() or 0,
+        "memory_gb": round(psutil.virtual_memory().total / (1 << 30)),
+        "load": round(psutil.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }
+    results = run(records or [1_000_000], skew or ["none"], directory, step or [], limit_s)
+    if as_json:
+        print(json.dumps({"machine": machine, "results": results}, indent=1))
+    else:
+        tables.show(machine, results, Console(width=None if sys.stdout.isatty() else 150))
+
+
+if __name__ == "__main__":
+    typer.run(main)

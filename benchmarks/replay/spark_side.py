@@ -1,0 +1,76 @@
+"""Spark's side: ``python -m benchmarks.replay.spark_side EXPORT [STEP …]``. All steps in one session, its start measured apart."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from benchmarks.replay.questions import QUESTIONS, answer
+from benchmarks.replay.steps import Step, perform
+
+MEASURED_JOBS = ("audit", "lao", "availability", "churn")
+"""Those that are there, of the jobs that ask for nothing but the export."""
+
+
+def steps(directory: str) -> dict[str, Step]:
+    """All steps, in order."""
+    kept: dict[str, Any] = {}
+
+    def start() -> None:
+        from replay.request import JobRequest
+        from replay.session import build_session
+        from replay.source import open_export, records
+
+        kept["spark"] = build_session("raftlog benchmark")
+        kept["request"] = JobRequest(job="summary", export=directory)
+        kept["export"] = open_export(kept["request"])
+        kept["records"] = records(kept["spark"], kept["export"])
+        kept["records"].withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
+
+    def first_job() -> None:
+        # Also starts Python on the workers.
+        kept["spark"].range(2).mapInArrow(lambda batches: batches, "id long").collect()
+
+    def check() -> None:
+        from replay.source import check_files
+
+        check_files(kept["spark"], kept["export"])
+
+    def scan() -> None:
+        kept["records"].write.format("noop").mode("overwrite").save()
+
+    def fold() -> str:
+        from raftlog.metadata.entities import format_hash
+        from replay.fold import fold, totals
+
+        return format_hash(totals(fold(kept["records"], with_entities=False)).state_hash)
+
+    def question(text: str) -> list[list[str]]:
+        return answer([tuple(row) for row in kept["spark"].sql(text).collect()])
+
+    def job(name: str) -> None:
+        found = importlib.import_module(f"replay.jobs.{name}").run(kept["spark"], kept["export"], kept["request"])
+        if not getattr(found, "passed", True):
+            raise RuntimeError(f"{name} found something in a history that has nothing to find: {found}")
+
+    asked = {name: (lambda text=text: question(text)) for name, text in QUESTIONS.items()}
+    jobs = {f"job: {name}": (lambda name=name: job(name)) for name in _jobs()}
+    begin: dict[str, Step] = {"start of Spark": start, "first job": first_job, "SHA-256 of all files": check}
+    return {**begin, "scan": scan, "fold": fold, **asked, **jobs}
+
+
+def _jobs() -> list[str]:
+    from replay.request import JOBS
+
+    return [name for name in MEASURED_JOBS if name in JOBS]
+
+
+def main(directory: str, wanted: list[str]) -> None:
+    """Only the steps ``wanted``, if any is named; the first two always."""
+    everything = steps(directory)
+    perform({n: step for i, (n, step) in enumerate(everything.items()) if i < 2 or not wanted or n in wanted})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

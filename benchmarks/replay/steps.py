@@ -1,0 +1,24 @@
+"""How a side says what it does: one JSON line when a step begins, and one when it has ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+Step = Callable[[], Any]
+"""Returns what is to be compared between the sides; None: nothing."""
+
+
+def perform(steps: dict[str, Step]) -> None:
+    """Do them in order. A step that fails ends the side, with a trace on standard error."""
+    for name, step in steps.items():
+        _say(step=name, event="begin")
+        began = time.perf_counter()
+        answer = step()
+        _say(step=name, event="end", seconds=time.perf_counter() - began, answer=answer)
+
+
+def _say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)

@@ -1,0 +1,118 @@
+"""A side from outside: its processes' CPU time and memory, step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+SAMPLE_S = 1.0
+"""To look at all pages of all processes costs some CPU, which the side would miss."""
+
+
+@dataclass
+class Measured:
+    """One step. ``peak_mb``: proportional set size of all processes together, shared pages counted once."""
+
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+    answer: Any = None
+
+
+@dataclass
+class Side:
+    """What a side has done; ``over`` says which step was not ended in time, if one was not."""
+
+    steps: dict[str, Measured] = field(default_factory=dict)
+    over: str = ""
+
+
+class _Sampler(threading.Thread):
+    """The highest memory since it was last asked."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._process = psutil.Process(pid)
+        self._peak_bytes = 0
+        self._stop_now = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_now.wait(SAMPLE_S):
+            self._peak_bytes = max(self._peak_bytes, self._memory_bytes())
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            return [self._process, *self._process.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+    def _memory_bytes(self) -> int:
+        total = 0
+        for process in self._family():
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue
+        return total
+
+    def cpu_s(self) -> float:
+        """Of all processes so far, those that have ended too as far as their parents waited for them."""
+        total = 0.0
+        for process in self._family():
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                continue
+            total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def take_peak_mb(self) -> float:
+        """Since the last time."""
+        peak, self._peak_bytes = max(self._peak_bytes, self._memory_bytes()), 0
+        return peak / (1 << 20)
+
+    def stop(self) -> None:
+        self._stop_now.set()
+        self.join()
+
+
+def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
+    """Run a side to its end, at most for ``limit_s``: then it is killed, and the step that it was in is named."""
+    side, ends_at, current, cpu_s = Side(), time.monotonic() + limit_s, "start", 0.0
+    # A group of its own: what it has started ends with it.
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    timer = threading.Timer(limit_s, os.killpg, (child.pid, signal.SIGKILL))
+    timer.start()
+    sampler = _Sampler(child.pid)
+    sampler.start()
+    assert child.stdout is not None
+    for line in child.stdout:
+        if not line.startswith("{"):
+            continue
+        said = json.loads(line)
+        if said["event"] == "begin":
+            current, cpu_s = said["step"], sampler.cpu_s()
+            sampler.take_peak_mb()
+        else:
+            side.steps[current] = Measured(
+                said["seconds"], sampler.cpu_s() - cpu_s, sampler.take_peak_mb(), said["answer"]
+            )
+    code = child.wait()
+    timer.cancel()
+    sampler.stop()
+    if time.monotonic() >= ends_at:
+        side.over = current
+    elif code:
+        raise RuntimeError(f"{module} ended with code {code} in step {current!r}")
+    return side

@@ -1,0 +1,81 @@
+"""What the benchmark compares are answers to the same questions: Spark, DuckDB and one process of pyarrow say the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.replay import arrow_side, duckdb_side, runner, tables
+from benchmarks.replay.questions import QUESTIONS, answer, for_duckdb
+from benchmarks.replay.watch import Measured, Side, watch
+from replay.generate.profile import Profile
+from replay.generate.write import write_export
+from replay.request import JobRequest
+from replay.source import open_export, records
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    directory = tmp_path_factory.mktemp("history") / "it's made up"
+    history, _ = write_export(directory, Profile(seed=2, brokers=6, topics=20, partitions=4), 12_000)
+    return directory, history.state_hash
+
+
+def test_every_question_has_one_answer(exported: tuple[Path, str], spark: SparkSession) -> None:
+    directory, _ = exported
+    rows = records(spark, open_export(JobRequest(job="summary", export=str(directory))))
+    rows.withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
+    database = duckdb_side.connect(str(directory))
+    for name, text in QUESTIONS.items():
+        theirs = answer(database.execute(for_duckdb(text)).fetchall())
+        assert theirs, name
+        assert answer([tuple(row) for row in spark.sql(text).collect()]) == theirs, name
+
+
+def test_one_process_folds_to_the_state_hash(exported: tuple[Path, str]) -> None:
+    directory, state_hash = exported
+    assert arrow_side.fold(str(directory)) == state_hash
+
+
+def test_a_side_is_watched_from_outside_and_ended_in_time(exported: tuple[Path, str]) -> None:
+    directory, state_hash = exported
+    side = watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=60)
+    assert list(side.steps) == ["scan", "fold"]
+    assert side.steps["fold"].answer == state_hash
+    assert side.steps["fold"].cpu_s > 0
+    assert 10 < side.steps["fold"].peak_mb < 2000
+    with pytest.raises(RuntimeError, match="ended with code 1"):
+        watch("benchmarks.replay.arrow_side", [str(directory / "none")], limit_s=60)
+    assert watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=0.01).over == "start"
+
+
+def test_sides_that_disagree_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"benchmarks.replay.spark_side": "a", "benchmarks.replay.arrow_side": "b"}
+
+    def watched(module: str, arguments: list[str], *, limit_s: float) -> Side:
+        return Side({"fold": Measured(1.0, 1.0, 1.0, said[module])} if module in said else {})
+
+    monkeypatch.setattr(runner, "watch", watched)
+    with pytest.raises(RuntimeError, match="fold: pyarrow says b, and Spark a"):
+        runner.measure(Path("x"), [], 1.0)
+
+
+def test_growth_and_skew_are_ratios_of_the_time_a_record() -> None:
+    def result(records: int, skew: str, seconds: float) -> dict[str, Any]:
+        side = {"steps": {"fold": {"seconds": seconds, "cpu_s": 1.0, "peak_mb": 1.0}}, "over": ""}
+        return {"records": records, "skew": skew, "sides": {"Spark": side}}
+
+    small, large, hot = (
+        result(1_000_000, "none", 2.0),
+        result(10_000_005, "none", 30.0),
+        result(1_000_020, "topic", 5.0),
+    )
+    assert tables.ratio(small, large, "fold") == "1.50"
+    assert tables.ratio(small, hot, "fold") == "2.50"
+    assert tables.even_of([small, large, hot], hot) is small
