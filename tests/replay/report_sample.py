@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.jobs.audit import AuditResult
+from replay.jobs.audit import AuditResult, RuleResult
 from replay.report.model import (
     CRITICAL,
     NOTICE,
@@ -72,6 +72,16 @@ def incident(**more: Any) -> Incident:
     return Incident(**values | more)
 
 
+def audited() -> AuditResult:
+    """Two rules, which were kept."""
+    link = "docs/audit.md#"
+    kept = [
+        RuleResult("ISR_EMPTY", "critical", "an ISR is empty", f"{link}isr_empty", 60, 0),
+        RuleResult("LAO_WENT_BACK", "critical", "LAO went back", f"{link}lao_went_back", 700, 0),
+    ]
+    return AuditResult(1235, 0, kept, [])
+
+
 def result(**more: Any) -> ReportResult:
     """Two hours, one incident; ``more`` replaces parts of the timeline."""
     values: dict[str, Any] = {
@@ -89,4 +99,4 @@ def result(**more: Any) -> ReportResult:
         "incidents_total": 1,
     }
     header = Header("5d9c6c80-d0b0-4b8e-9b0e-7d3f6f0b7a11", 0, 0, 1234, 1235, 1, 2, 3, "2026-11-21T11:00:00+00:00")
-    return ReportResult("/tmp/report.html", header, Timeline(**values | more), AuditResult(10, 0, []))
+    return ReportResult("/tmp/report.html", header, Timeline(**values | more), audited())

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import report_sample as sample
+from msgspec.structs import replace
 
+from replay.audit.finding import Finding
 from replay.errors import ReplayError
+from replay.jobs.audit import AuditResult
 from replay.report import colours, page
 from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
 
@@ -98,6 +101,20 @@ def test_plots_over_time_have_one_axis() -> None:
     for name in over_time:
         axis = read.figures[name]["layout"]["xaxis"]
         assert axis["range"] == [sample.BEGINS_MS, sample.ENDS_MS]
+
+
+def test_a_broken_rule_is_named_with_its_offsets_first() -> None:
+    rule, *kept = sample.audited().rules
+    finding = Finding(
+        "ISR_EMPTY", "critical", 712, [712, 700], 2, sample.at(71), "User:bob", "partition orders-1", None, "orders", 1, None,
+        "an empty ISR", "a member", rule.documentation,
+    )  # fmt: skip
+    broken = AuditResult(1235, 1, [replace(rule, findings=1), *kept], [finding])
+    result = replace(sample.result(), audit=broken)
+    shown = " ".join(" ".join(document(result).words).split())
+    assert not result.passed
+    assert "The audit found broken rules: 1 finding." in shown
+    assert "ISR_EMPTY partition orders-1 an empty ISR a member User:bob 712, 700" in shown
 
 
 # --- safe ----------------------------------------------------------------------------------------------------------
