@@ -66,7 +66,7 @@ class LogSource(Protocol):
         """Whole verified batches from the one that begins at ``offset``: at least one, then as many as fit."""
 
     def said(self) -> list[StateHash]:
-        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end. Raises CorruptLogError."""
+        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end. Raises StorageError."""
 
     def image_up_to(self, last: int) -> Image:
         """An image at or below offset ``last`` from which the log goes on: the empty one, or that of a snapshot.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from raftlog.cli.ask import Answer, ask_quorum
 from raftlog.cli.session import tls_of_environment
 from raftlog.client.snapshot_footer import fetch_state_hash
+from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.manifest import StateHash
 from raftlog.snapshot_file import SnapshotVerifier
@@ -58,17 +60,24 @@ class QuorumWitness:
 
 
 def said_by_directory(log: LogReader) -> list[StateHash]:
-    """What the snapshots in a stopped node's directory say. Raises CorruptLogError, StorageError."""
+    """What the sound snapshots in a stopped node's directory say; a damaged one is no reason not to export the log. Raises StorageError."""
     said: list[StateHash] = []
     for snapshot_id in log.snapshots:
-        verifier, position = SnapshotVerifier(), 0
-        while data := log.read_snapshot(snapshot_id, position, _READ_BYTES):
-            verifier.feed(data)
-            position += len(data)
-        verifier.finish()
-        text = format_hash(verifier.state_hash or 0)
-        said.append(_said(snapshot_id.end_offset - 1, snapshot_id.epoch, text, log.identity.node_id, "snapshot"))
+        with suppress(CorruptLogError):
+            text = format_hash(_state_of(log, snapshot_id))
+            said.append(_said(snapshot_id.end_offset - 1, snapshot_id.epoch, text, log.identity.node_id, "snapshot"))
     return said
+
+
+def _state_of(log: LogReader, snapshot_id: SnapshotId) -> int:
+    """The state hash of a snapshot, checked from end to end. Raises CorruptLogError, StorageError."""
+    verifier, position = SnapshotVerifier(), 0
+    while data := log.read_snapshot(snapshot_id, position, _READ_BYTES):
+        verifier.feed(data)
+        position += len(data)
+    verifier.finish()
+    assert verifier.state_hash is not None
+    return verifier.state_hash
 
 
 def _said(offset: int, epoch: int, state_hash: str, node_id: int, source: str) -> StateHash:

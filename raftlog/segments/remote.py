@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 from raftlog.segments.errors import ExportError
 
 LOCK_NAME = ".lock"
+_WITHOUT_DIRECTORIES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
+"""Where a name with slashes needs nothing above it. To ask for a directory there may make a bucket of a name mistyped."""
 LOCK_EXPIRES_S = 300.0
 """So long after its last sign of life a writer counts as dead. It says that it lives before each upload and each publish."""
 
@@ -79,9 +81,14 @@ class RemotePlace:
     def begin(self) -> None:
         """See Place."""
         with _as_os_error():
-            self._fs.makedirs(self._root, exist_ok=True)
+            self._make_directory(self._root)
             self._lock = RemoteLock(self._fs, self.path(LOCK_NAME), self._uri, self._clock)
         self._spool = Path(tempfile.mkdtemp(prefix="raftlog-export-"))
+
+    def _make_directory(self, path: str) -> None:
+        protocols = self._fs.protocol
+        if _WITHOUT_DIRECTORIES.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+            self._fs.makedirs(path, exist_ok=True)
 
     def renew(self) -> None:
         """See Place."""
@@ -120,7 +127,7 @@ class RemotePlace:
         """See Place."""
         size = temporary.stat().st_size
         with _as_os_error():
-            self._fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+            self._make_directory(self.path(name).rpartition("/")[0])
             self._fs.put_file(str(temporary), self.path(name))
         if (there := self.size(name)) != size:
             raise OSError(f"{there} of {size} bytes of {name} have arrived")

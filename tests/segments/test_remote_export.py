@@ -12,6 +12,7 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.cli.log_sources import ExportLog
+from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, read_manifest
@@ -170,11 +171,41 @@ def test_damage_is_named(memory: fsspec.AbstractFileSystem) -> None:
 class Refusing:
     """A store whose plugin raises what its library does."""
 
+    protocol = ("s3", "s3a")
+
     def __getattr__(self, name: str) -> object:
         def refuse(*_: object, **__: object) -> None:
             raise RuntimeError("Unable to locate credentials")
 
         return refuse
+
+
+def test_directories_are_made_only_where_there_are_any(
+    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store would make a bucket of a name that was mistyped."""
+    made: list[str] = []
+    monkeypatch.setattr(type(memory), "makedirs", lambda self, path, exist_ok: made.append(path))
+    export(LogHistory(76).run(30), URI)
+    # fsspec's own upload asks for what is right above the object.
+    assert "/bucket/exported" not in made
+    monkeypatch.setattr(type(memory), "protocol", ("sftp", "ssh"))
+    export(LogHistory(76).run(30), RemotePlace(URI, memory, "/home/exported"))
+    assert "/home/exported" in made
+
+
+def test_small_objects_are_merged(memory: fsspec.AbstractFileSystem) -> None:
+    history = LogHistory(77).run(100)
+    with ExportWriter(URI, CLUSTER_ID, 0, max_segment_records=20) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.commit(history.end_offset)
+    with ExportWriter(URI, CLUSTER_ID, 0) as writer:
+        assert compact(writer) >= 3
+    manifest = verify_export(URI)
+    assert len(manifest.segments) == 2
+    assert ExportLog(URI).read(0, 1 << 30) == b"".join(history.batches)
+    retired = {one.file for one in manifest.retired}
+    assert objects(memory) == {MANIFEST_NAME, *(segment.file for segment in manifest.segments), *retired}
 
 
 def test_what_a_plugin_raises_is_one_message() -> None:
