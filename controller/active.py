@@ -379,7 +379,9 @@ class ActiveController:
         ]
 
     def _write_progress(self, now: float) -> Decision | None:
-        message = self._progress.decide(self.lao.lao, self.state.committed.offset + 1, self.lao.applied_offsets(), now)
+        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is committed of the next one.
+        high_watermark = max(self.state.committed.offset + 1, self.lao.high_watermark)
+        message = self._progress.decide(self.lao.lao, high_watermark, self.lao.applied_offsets(), now)
         if message is None:
             return None
         end = self.next_offset + 1

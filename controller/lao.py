@@ -307,6 +307,11 @@ class LaoTracker:
         return -1 if self._off or silent or self._level_is_zero else self._floor
 
     @property
+    def high_watermark(self) -> int:
+        """Exclusive: what is known of it in this epoch; 0: nothing yet."""
+        return self._high_watermark
+
+    @property
     def _level_is_zero(self) -> bool:
         """Whether the feature is not finalized. A log without any levels has not begun: nothing is known of it."""
         return LAO_VERSION not in self._features and METADATA_VERSION in self._features

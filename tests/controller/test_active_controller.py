@@ -179,6 +179,20 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
     assert cell.pending.progress.lowest_acknowledged_offset == cell.lao.lao > first
 
 
+def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
+    """What is committed in the middle of a chunk is applied by brokers before there is an image of it here."""
+    cell = Cell(brokers=1)
+    cell.now += 1
+    cell.hold_commits = True
+    cell.create("t", replication_factor=1)
+    end = cell.pending.offset + 1
+    cell.lao.committed(end)
+    cell.beat(1, current_metadata_offset=end - 1)
+    (written,) = cell.due(progress=True)
+    message = written.records[0].message
+    assert (message.lowest_acknowledged_offset, message.high_watermark) == (end - 1, end)
+
+
 def test_a_progress_record_that_was_not_proposed_is_written_later() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
