@@ -5,7 +5,7 @@ That a host is mapped to another id later is no offence: the last broker that re
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.hostnames import BY_REGISTRATION
@@ -15,6 +15,8 @@ from replay.audit.finding import findings, text, verdict
 from replay.audit.history import History
 
 RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
+_SIDE = ("offset", "name", "broker_id", "epoch", "timestamp_ms", "principal")
+_OTHER = {name: f"other_{name}" for name in (*_SIDE, "host", "ends", "batch_base_offset")}
 _RECORD = ("offset", "epoch", "timestamp_ms", "principal")
 
 
@@ -35,28 +37,28 @@ def _mappings(history: History) -> DataFrame:
 
 def _of_two_ids(mapped: DataFrame) -> DataFrame:
     """Two ids at a time: by two spellings of one host, or by two records of one batch."""
-    other = mapped.select(
-        "host",
-        sf.col("name").alias("other_name"),
-        sf.col("offset").alias("other_offset"),
-        sf.col("ends").alias("other_ends"),
-        sf.col("batch_base_offset").alias("other_batch"),
-        sf.col("broker_id").alias("other_id"),
+    of_batch = Window.partitionBy("host", "batch_base_offset").orderBy("offset")
+    earlier = sf.lag(sf.struct("name", "offset", "broker_id")).over(of_batch)
+    by_batch = mapped.withColumn("other", earlier)
+    # What a controller maps is spelled in one way: one side of this join is empty, but for forged names.
+    odd, other = mapped.where(sf.col("name") != sf.col("host")), mapped.withColumnsRenamed(_OTHER)
+    overlap = _before("offset", "other_ends") & _before("other_offset", "ends")
+    differ = (sf.col("host") == sf.col("other_host")) & (sf.col("name") != sf.col("other_name"))
+    once = (sf.col("other_name") == sf.col("other_host")) | (sf.col("other_offset") < sf.col("offset"))
+    pairs = odd.join(other, differ & overlap & once)
+    sides = sf.array(
+        sf.struct("offset", "name", "broker_id", "epoch", "timestamp_ms", "principal"),
+        sf.struct(*(sf.col(f"other_{name}").alias(name) for name in _SIDE)),
     )
-    before = sf.col("other_offset") < sf.col("offset")
-    still = sf.col("other_ends").isNull() | (sf.col("offset") < sf.col("other_ends"))
-    spelled = (sf.col("name") != sf.col("other_name")) & still
-    # What a controller maps is spelled in one way: the join below has rows of forged names and of shared batches alone.
-    odd = mapped.where(sf.col("name") != sf.col("host")).select("host").distinct()
-    by_spelling = mapped.join(odd, "host", "left_semi").join(other, "host").where(before & spelled)
-    same_batch = sf.col("batch_base_offset") == sf.col("other_batch")
-    joined = mapped.join(
-        other.withColumnRenamed("host", "other_host"), same_batch & (sf.col("host") == sf.col("other_host"))
+    later = sf.array_sort(sides)
+    by_spelling = pairs.select("host", later.getItem(1).alias("now"), later.getItem(0).alias("other")).select(
+        "host", "now.*", "other"
     )
-    by_batch = joined.where(before & ~spelled).drop("other_host")
-    rows = by_spelling.unionByName(by_batch).where(sf.col("broker_id") != sf.col("other_id"))
+    columns = ("host", *_SIDE, "other.name", "other.offset", "other.broker_id")
+    names = ("host", *_SIDE, "other_name", "other_offset", "other_id")
+    rows = by_batch.select(*columns).toDF(*names).unionByName(by_spelling.select(*columns).toDF(*names))
     return findings(
-        rows.withColumn("subject", text("host {}", sf.col("host"))),
+        rows.where(sf.col("broker_id") != sf.col("other_id")).withColumn("subject", text("host {}", sf.col("host"))),
         verdict(
             rules.HOSTNAME_OF_TWO_IDS,
             broker_id=sf.col("broker_id"),
@@ -65,6 +67,10 @@ def _of_two_ids(mapped: DataFrame) -> DataFrame:
             expected=text("broker {}, as {} is", sf.col("other_id"), sf.col("other_name")),
         ),
     )
+
+
+def _before(offset: str, ends: str) -> Column:
+    return sf.col(ends).isNull() | (sf.col(offset) < sf.col(ends))
 
 
 def _of_registrations(history: History) -> DataFrame:

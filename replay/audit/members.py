@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
 from replay.audit import rules
-from replay.audit.finding import findings, partition_subject, text, verdict
+from replay.audit.finding import findings, names, partition_subject, text, verdict
 from replay.audit.history import History
 from replay.audit.intervals import in_force
 from replay.audit.steps import NO_LEADER, nobody, steps
@@ -41,7 +41,7 @@ def check(history: History) -> DataFrame:
     )
     rows = in_force(asked, facts, end_offset=history.end_offset, on=("broker_id",))
     judged = findings(rows.withColumn("subject", partition_subject()), _verdict())
-    return judged.unionByName(_unknown_epochs(asked, history))
+    return _where_epochs_are_known(judged, history)
 
 
 def _questions(rows: DataFrame) -> DataFrame:
@@ -115,6 +115,10 @@ def _verdict() -> Column:
         sf.when((why == _PROPOSER) & (absent | stale), of(rules.STALE_PROPOSER_EPOCH, under, now))
         .when(enters & absent, of(rules.BROKER_NOT_REGISTERED, now, active))
         .when((why == _MEMBER) & stale, of(rules.STALE_BROKER_EPOCH, under, now))
+        .when(
+            (why == _MEMBER) & (claimed == _UNKNOWN),
+            of(rules.UNKNOWN_BROKER_EPOCH, sf.lit("epoch -1"), sf.lit("the epoch that it has fetched with")),
+        )
         .when(enters & inactive, of(rules.INELIGIBLE_ISR_MEMBER, now, active))
         .when((why == _LEADER) & (absent | inactive), of(rules.INELIGIBLE_LEADER, now, active))
         .when(
@@ -128,22 +132,11 @@ def _verdict() -> Column:
     )
 
 
-def _unknown_epochs(asked: DataFrame, history: History) -> DataFrame:
-    """Few rows: what is asked for is who was proposed under -1, and the level of metadata.version then."""
-    unknown = asked.where((sf.col("why") == _MEMBER) & (sf.col("claimed") == _UNKNOWN))
-    rows = in_force(unknown, _levels(history), end_offset=history.end_offset)
-    level = sf.col("feature_level")
-    bad = sf.when(
-        level >= REPLICA_EPOCHS_LEVEL,
-        verdict(
-            rules.UNKNOWN_BROKER_EPOCH,
-            broker_id=sf.col("broker_id"),
-            also=sf.col("begins"),
-            found=sf.lit("epoch -1"),
-            expected=text("the epoch that it has fetched with, at metadata.version {}", level),
-        ),
-    )
-    return findings(rows.withColumn("subject", partition_subject()), bad)
+def _where_epochs_are_known(found: DataFrame, history: History) -> DataFrame:
+    """Findings, without those of epoch -1 where it was allowed."""
+    rows = in_force(found.withColumn("at", sf.col("offset")), _levels(history), end_offset=history.end_offset)
+    known = sf.coalesce(sf.col("feature_level") >= REPLICA_EPOCHS_LEVEL, sf.lit(False))
+    return rows.where(known | (sf.col("rule") != rules.UNKNOWN_BROKER_EPOCH.id)).select(*names())
 
 
 def _levels(history: History) -> DataFrame:

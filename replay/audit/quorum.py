@@ -49,11 +49,18 @@ def _epochs(history: History) -> DataFrame:
     # One row an epoch: one task's work.
     later = Window.orderBy(sf.desc("epoch")).rowsBetween(Window.unboundedPreceding, -1)
     rows = ranges.withColumn("later", sf.min("first").over(later)).join(begun, "first", "left")
-    rows = rows.withColumn("subject", text("controller epoch {}", sf.col("epoch")))
-    back = findings(
-        rows.withColumns({"offset": sf.col("last"), "timestamp_ms": sf.col("last_ms")}),
+    # Two looks at each: at its first record, and at its last.
+    ends = [
+        sf.struct(sf.lit(end).alias("end"), sf.col(end).alias("offset"), sf.col(f"{end}_ms").alias("timestamp_ms"))
+        for end in ("first", "last")
+    ]
+    looks = rows.select("*", sf.inline(sf.array(*ends))).withColumn(
+        "subject", text("controller epoch {}", sf.col("epoch"))
+    )
+    return findings(
+        looks,
         sf.when(
-            sf.col("last") > sf.col("later"),
+            (sf.col("end") == "last") & (sf.col("last") > sf.col("later")),
             verdict(
                 rules.CONTROLLER_EPOCH_WENT_BACK,
                 also=sf.col("later"),
@@ -61,13 +68,8 @@ def _epochs(history: History) -> DataFrame:
                 expected=text("none below that of the record at {}", sf.col("later")),
             ),
         ),
-    )
-    # The first record at hand may stand in the middle of its epoch, unless it is the first of all.
-    whole = (sf.col("offset") == 0) | (sf.col("offset") > history.since)
-    headless = findings(
-        rows.withColumns({"offset": sf.col("first"), "timestamp_ms": sf.col("first_ms")}),
         sf.when(
-            sf.col("begun").isNull() & whole,
+            (sf.col("end") == "first") & sf.col("begun").isNull(),
             verdict(
                 rules.EPOCH_WITHOUT_CONTROLLER,
                 found=sf.lit("another record comes first"),
@@ -75,4 +77,3 @@ def _epochs(history: History) -> DataFrame:
             ),
         ),
     )
-    return back.unionByName(headless)
