@@ -30,6 +30,15 @@ _AtTime = Annotated[
         parser=_time, metavar="TIME", help="Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds."
     ),
 ]
+_KINDS = "topic, partition, broker, config, client, feature, hostname, export_cursor, leader, voters, …"
+_Kind = Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)]
+_Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a config.",
+    ),
+]
 _Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows of a list.")]
 _Partitions = Annotated[
     int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
@@ -46,7 +55,8 @@ def create_app(run: Runner) -> typer.Typer:
     app = typer.Typer(
         name="replay", help="Ask an exported log what happened, with Spark.", no_args_is_help=True, add_completion=False
     )
-    _add_plain(app, run, "state", "State at an offset or a time: every entity, and the state hash.")
+    _add_state(app, run)
+    _add_diff(app, run)
     _add_plain(app, run, "lao", "LowestAcknowledgedOffset over time: its lag, and who held it back.")
     _add_audit(app, run)
     _add_plain(
@@ -54,16 +64,47 @@ def create_app(run: Runner) -> typer.Typer:
     )
     _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
 
-    @app.command(help="Changes of one topic, broker, config or client: when, by whom, from what, to what.")
+    _add_history(app, run)
+    _add_report(app, run)
+    _add_sql(app, run)
+    return app
+
+
+def _add_state(app: typer.Typer, run: Runner) -> None:
+    @app.command(
+        help="State at an offset or a time: every entity and the state hash; or those of a KIND, or the one under a KEY."
+    )
+    def state(
+        export: _Export,
+        kind: _Kind = "",
+        key: _Key = "",
+        *,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="state",
+            export=str(export),
+            key=(kind, key) if kind else None,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_history(app: typer.Typer, run: Runner) -> None:
+    @app.command(help="Changes of one entity, or of all of a KIND: when, by whom, from what, to what.")
     def history(
         export: _Export,
-        kind: Annotated[str, typer.Argument(metavar="KIND", help="topic, broker, config or client.")],
-        key: Annotated[
-            str,
-            typer.Argument(
-                metavar="KEY", help="A topic's NAME, a broker's or client's ID, or TYPE:NAME[:KEY] of a config."
-            ),
-        ],
+        kind: Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)],
+        key: _Key = "",
         *,
         at_offset: _AtOffset = None,
         at_time: _AtTime = None,
@@ -84,9 +125,43 @@ def create_app(run: Runner) -> typer.Typer:
         )
         raise typer.Exit(run(request, conf or []))
 
-    _add_report(app, run)
-    _add_sql(app, run)
-    return app
+
+def _add_diff(app: typer.Typer, run: Runner) -> None:
+    @app.command(help="What differs between two offsets or times: what was created, changed (field by field), deleted.")
+    def diff(
+        export: _Export,
+        kind: _Kind = "",
+        key: _Key = "",
+        *,
+        from_offset: Annotated[
+            int | None,
+            typer.Option(help="From this offset, inclusive; back to the last whole batch. Default: nothing."),
+        ] = None,
+        from_time: Annotated[int | None, typer.Option(parser=_time, metavar="TIME", help="From this time.")] = None,
+        at_offset: Annotated[
+            int | None, typer.Option("--to-offset", "--at-offset", help="To here. Default: the end.")
+        ] = None,
+        at_time: Annotated[
+            int | None, typer.Option("--to-time", "--at-time", parser=_time, metavar="TIME", help="To this time.")
+        ] = None,
+        limit: _Limit = 100,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="diff",
+            export=str(export),
+            key=(kind, key) if kind else None,
+            from_offset=from_offset,
+            from_time_ms=from_time,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
 
 
 def _add_report(app: typer.Typer, run: Runner) -> None:

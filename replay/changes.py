@@ -6,8 +6,9 @@ The fold itself says what it changes (:meth:`ImageDraft.replace`, for the state 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
@@ -42,6 +43,13 @@ _CHANGED_DDL = (
 )
 
 
+class NamedTopic(msgspec.Struct, frozen=True):
+    """A topic as its changes show it: one that is made anew under a name is another one."""
+
+    id: bytes
+    name: str
+
+
 class ChangeRecorder(ImageBuilder):
     """A draft that notes each change of an entity as (kind, key, before, after); None: not there."""
 
@@ -54,12 +62,15 @@ class ChangeRecorder(ImageBuilder):
     def replace(self, kind: str, key: tuple[object, ...], old: object | None, new: object | None) -> None:
         """Account a change, and note it."""
         super().replace(kind, key, old, new)
+        if kind == "topic":
+            # The state hash has the id in the key, and the name for the value.
+            old, new = (None if name is None else NamedTopic(cast("bytes", key[0]), str(name)) for name in (old, new))
         if old is not None or new is not None:
             self.changes.append((kind, self._words(kind, key, new if new is not None else old), old, new))
 
     def _words(self, kind: str, key: tuple[object, ...], value: Any) -> str:
-        if kind == "topic":
-            return str(value)
+        if isinstance(value, NamedTopic):
+            return value.name
         if isinstance(value, Partition):
             return f"{self.topics[value.topic_id].name}-{value.index}"
         if isinstance(value, Client):
@@ -76,12 +87,18 @@ class ChangeRecorder(ImageBuilder):
         return str(key[0]) if key else ""
 
 
-def changes(records: DataFrame, *, partitions: int | None = None, only: Column | None = None) -> DataFrame:
+def changes(
+    records: DataFrame,
+    *,
+    partitions: int | None = None,
+    only: Column | None = None,
+    among: DataFrame | None = None,
+) -> DataFrame:
     """One row a change, unordered: the record's offset, epoch, time and author, and the entity's key, ``before`` and ``after``, JSON.
 
-    ``only``: a condition on ``group_kind`` and ``group_id``.
+    ``only``: a condition on ``group_kind`` and ``group_id``; ``among``: the groups that count.
     """
-    return by_group(records, _COLUMNS, partitions, only=only).mapInArrow(_record_changes, _CHANGED_DDL)
+    return by_group(records, _COLUMNS, partitions, only=only, among=among).mapInArrow(_record_changes, _CHANGED_DDL)
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

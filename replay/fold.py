@@ -53,9 +53,16 @@ class Totals(NamedTuple):
 
 
 def by_group(
-    records: DataFrame, columns: tuple[str, ...], partitions: int | None, *, only: Column | None = None
+    records: DataFrame,
+    columns: tuple[str, ...],
+    partitions: int | None,
+    *,
+    only: Column | None = None,
+    among: DataFrame | None = None,
 ) -> DataFrame:
-    """The rows that change something, each group whole in one task and in order of offsets. ``only``: some groups.
+    """The rows that change something, each group whole in one task and in order of offsets.
+
+    ``only``: a condition on group_kind and group_id; ``among``: the groups that count (``touched_groups``).
 
     A batch that names a client changes that client's group by its header, whatever its records change: one more row, IDENTITY.
     """
@@ -63,10 +70,19 @@ def by_group(
     rows = rows.unionByName(_identities(records, columns))
     if only is not None:
         rows = rows.where(only)
+    if among is not None:
+        rows = rows.join(among, ["group_kind", "group_id"], "left_semi").select(*columns)
     keys = ("group_id", "group_kind")
     rows = rows.repartition(*keys) if partitions is None else rows.repartition(partitions, *keys)
     # group_id first: it differs within the eight bytes that Spark compares before it looks closer.
     return rows.sortWithinPartitions(*keys, "offset", "type")
+
+
+def touched_groups(records: DataFrame) -> DataFrame:
+    """The groups that records change: columns group_kind, group_id, each once."""
+    columns = ("group_kind", "group_id")
+    rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
+    return rows.unionByName(_identities(records, columns)).distinct()
 
 
 def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
@@ -110,9 +126,16 @@ def apply_row(
     apply(draft, type_, parse_body(type_, version, body), offset, epoch)
 
 
-def fold(records: DataFrame, *, partitions: int | None = None, with_entities: bool) -> DataFrame:
-    """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind one with ``hash`` and ``entities``."""
-    return by_group(records, FOLD_COLUMNS, partitions).mapInArrow(_folder(with_entities=with_entities), _FOLDED_DDL)
+def fold(
+    records: DataFrame, *, partitions: int | None = None, with_entities: bool, only: Column | None = None
+) -> DataFrame:
+    """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind one with ``hash`` and ``entities``.
+
+    ``only``: a condition on group_kind and group_id.
+    """
+    return by_group(records, FOLD_COLUMNS, partitions, only=only).mapInArrow(
+        _folder(with_entities=with_entities), _FOLDED_DDL
+    )
 
 
 def totals(folded: DataFrame) -> Totals:

@@ -8,7 +8,7 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "lao", "history", "audit", "summary", "verify", "report", "sql")
+JOBS = ("state", "diff", "lao", "history", "audit", "summary", "verify", "report", "sql")
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
@@ -19,8 +19,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
 
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
-    (kind, key) whose history is asked for, ``output`` the file that a report goes to, ``query`` a question
-    in SQL, ``rules`` are those of the audit (none: all).
+    (kind, key) of the entities asked for (key "": all of the kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive,
+    too; None: at the empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
+    the audit (none: all).
     """
 
     job: str
@@ -30,6 +31,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
     partitions: int | None = None
     key: tuple[str, str] | None = None
+    from_offset: int | None = None
+    from_time_ms: int | None = None
     output: str | None = None
     query: str | None = None
     rules: tuple[str, ...] = ()
@@ -40,11 +43,15 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         words = [
             self.job,
             self.export,
-            *(self.key or ()),
+            *(word for word in self.key or () if word),
             *([self.query] if self.query else ()),
             "--limit",
             str(self.limit),
         ]
+        if self.from_offset is not None:
+            words += ["--from-offset", str(self.from_offset)]
+        if self.from_time_ms is not None:
+            words += ["--from-time", str(self.from_time_ms)]
         if self.at_offset is not None:
             words += ["--at-offset", str(self.at_offset)]
         if self.at_time_ms is not None:

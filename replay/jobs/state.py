@@ -1,4 +1,4 @@
-"""The state at an offset or at a time: every entity, and the state hash that each node had then."""
+"""The state at an offset or at a time: every entity, and the state hash that each node had then; or one entity, or all of a kind."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import sys
 
 import msgspec
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
+from replay.differences import brief
 from replay.errors import ReplayError
 from replay.fold import fold, totals
 from replay.request import JobRequest, format_time
+from replay.selection import select
 from replay.source import Export, records, require_whole_history
 
 
@@ -36,12 +38,16 @@ class EntityRow(msgspec.Struct, frozen=True):
 
 
 class StateResult(msgspec.Struct, frozen=True):
-    """The state. ``rows`` are the first entities by kind and key; ``entities`` counts all of them."""
+    """The state. ``rows`` are the first entities by kind and key; ``entities`` counts all of them.
+
+    ``asked``: the kind and the key asked for; then that is all there is, and ``state_hash``, which is of everything, is empty.
+    """
 
     point: Point
     state_hash: str
     entities: dict[str, int]
     rows: list[EntityRow]
+    asked: tuple[str, str] | None = None
 
 
 def find_point(rows: DataFrame) -> Point:
@@ -58,33 +64,77 @@ def find_point(rows: DataFrame) -> Point:
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult:
-    """Fold, once; show the first entities."""
+    """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
     require_whole_history(export)
     rows = records(spark, export)
     point = find_point(rows)
+    if request.key is not None:
+        return _some(rows, point, request, request.key)
     folded = fold(rows, partitions=request.partitions, with_entities=True).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         total = totals(folded)
         first = folded.where(sf.col("key").isNotNull()).orderBy("kind", "key").limit(request.limit).collect()
     finally:
         folded.unpersist()
-    shown = [EntityRow(row.kind, row.key, msgspec.Raw(row.value.encode())) for row in first]
-    return StateResult(point, format_hash(total.state_hash), total.entities, shown)
+    return StateResult(point, format_hash(total.state_hash), total.entities, _shown(first))
+
+
+def _some(rows: DataFrame, point: Point, request: JobRequest, asked: tuple[str, str]) -> StateResult:
+    """Only the groups in question are folded."""
+    selection = select(*asked)
+    folded = fold(selection.narrow(rows), partitions=request.partitions, with_entities=True, only=selection.groups)
+    found = folded.where(sf.col("key").isNotNull() & selection.entities).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        counts = {row.kind: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
+        first = found.orderBy("kind", "key").limit(request.limit).collect()
+    finally:
+        found.unpersist()
+    return StateResult(point, "", counts, _shown(first), asked)
+
+
+def _shown(rows: list[Row]) -> list[EntityRow]:
+    return [EntityRow(row.kind, row.key, msgspec.Raw(row.value.encode())) for row in rows]
+
+
+def _in_words(row: EntityRow) -> str:
+    """One line a field."""
+    value = msgspec.json.decode(row.value)
+    fields = value.items() if isinstance(value, dict) else ()
+    return "\n".join(f"{name}: {brief(field)}" for name, field in fields) or brief(value)
 
 
 def render(result: StateResult, console: Console) -> None:
     """For people."""
     point = result.point
     console.print(f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}")
+    if result.asked is not None:
+        _render_some(result, result.asked, console)
+        return
     console.print(f"State hash {result.state_hash}")
     table = Table("kind", Column("key", overflow="fold"), Column("value", overflow="fold"))
     for row in result.rows:
         table.add_row(row.kind, row.key, bytes(row.value).decode())
     console.print(table)
+    console.print(_counted(result))
+
+
+def _render_some(result: StateResult, asked: tuple[str, str], console: Console) -> None:
+    name = " ".join(asked).strip()
+    if not result.rows:
+        console.print(f"There is no {name} at that point")
+        return
+    table = Table(Column("entity", overflow="fold"), Column("value", overflow="fold"))
+    for row in result.rows:
+        table.add_row(f"{row.kind} {row.key}".rstrip(), _in_words(row))
+    console.print(table)
+    console.print(_counted(result))
+
+
+def _counted(result: StateResult) -> str:
     total = sum(result.entities.values())
     counts = ", ".join(f"{count} {kind}" for kind, count in result.entities.items())
     more = f" ({len(result.rows)} shown: raise --limit for more)" if len(result.rows) < total else ""
-    console.print(f"{total} entities: {counts}{more}")
+    return f"{total} entities: {counts}{more}"
 
 
 if __name__ == "__main__":

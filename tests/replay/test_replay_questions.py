@@ -12,6 +12,7 @@ from log_history import LogHistory
 from raftlog import batch
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.differences import words
 from replay.errors import ReplayError
 from replay.jobs import history, lao
 
@@ -99,7 +100,11 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
     assert (len(result.changes), result.total) == (3, 4)
     _, _, before, after = values(result)[2]
     assert (before["epoch"], before["fenced"], after["fenced"]) == (epoch, False, True)
-    assert history.difference(before, after) == "fenced: false → true\nreason: caught up → session timed out"
+    change = result.changes[2]
+    assert (
+        words(change.before, change.after, change.fields)
+        == "fenced: false → true\nreason: caught up → session timed out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
         (("broker", "two"), "not a broker id"),
         (("config", "orders"), "not TYPE:NAME"),
         (("config", "queue:orders"), "not TYPE:NAME"),
-        (("user", "bob"), "no history of a 'user'"),
+        (("user", "bob"), "there is no kind 'user'"),
     ],
 )
 def test_a_key_of_no_known_form(replay: Replay, tmp_path: Path, key: tuple[str, str], says: str) -> None:

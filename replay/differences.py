@@ -1,0 +1,60 @@
+"""Two values of an entity, field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field that has changed. ``before`` and ``after`` are JSON; ``field`` is "value" for an entity that is a plain value."""
+
+    field: str
+    before: msgspec.Raw
+    after: msgspec.Raw
+
+
+def raw(text: str | None) -> msgspec.Raw:
+    """JSON text as it is; null for none."""
+    return msgspec.Raw((text or "null").encode())
+
+
+def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
+    """What differs between two values in JSON; nothing where the entity was made or went, which says it all."""
+    if before is None or after is None or before == after:
+        return []
+    old, new = msgspec.json.decode(before), msgspec.json.decode(after)
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [FieldChange("value", raw(before), raw(after))]
+    names = [*new, *(name for name in old if name not in new)]
+    return [
+        FieldChange(name, _encoded(old.get(name)), _encoded(new.get(name)))
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+def words(before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange]) -> str:
+    """The same for people: created, deleted, or one line a field."""
+    old, new = msgspec.json.decode(before), msgspec.json.decode(after)
+    if old is None:
+        return f"created: {brief(new)}"
+    if new is None:
+        return f"deleted: {brief(old)}"
+    if len(fields) == 1 and fields[0].field == "value":
+        return f"{brief(old)} → {brief(new)}"
+    return "\n".join(f"{one.field}: {_shown(one.before)} → {_shown(one.after)}" for one in fields)
+
+
+def brief(value: Any) -> str:
+    """A value in one line: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _shown(value: msgspec.Raw) -> str:
+    return brief(msgspec.json.decode(value))
+
+
+def _encoded(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))

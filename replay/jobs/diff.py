@@ -1,0 +1,180 @@
+"""What differs between two points: which entities were created, deleted, or changed, and in which fields.
+
+Only the groups that a record between the points changes are folded, from their beginning; what else there is cannot differ.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from rich.console import Console
+from rich.table import Column as TableColumn
+from rich.table import Table
+
+from replay.changes import changes
+from replay.differences import FieldChange, field_changes, raw, words
+from replay.errors import ReplayError
+from replay.fold import touched_groups
+from replay.jobs.state import Point, find_point
+from replay.request import JobRequest, format_time
+from replay.selection import select
+from replay.source import Export, records, require_whole_history
+
+SAMPLES = ("applied", "progress")
+"""Kinds that change all the time: left out of a diff of everything, and counted."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One entity that is not as it was. ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null: not there.
+
+    ``changes``: how many records changed it meanwhile; the last of them is at ``last_offset``, of ``last_principal``.
+    """
+
+    kind: str
+    key: str
+    change: str
+    fields: list[FieldChange]
+    before: msgspec.Raw
+    after: msgspec.Raw
+    changes: int
+    last_offset: int
+    last_timestamp_ms: int
+    last_principal: str
+
+
+class DiffResult(msgspec.Struct, frozen=True):
+    """The first differences by kind and key; ``counts`` of all: kind -> change -> how many. ``begin`` null: the empty log.
+
+    ``left_out``: entities of the kinds in SAMPLES that differ, unless they were asked for.
+    """
+
+    begin: Point | None
+    end: Point
+    differences: list[Difference]
+    counts: dict[str, dict[str, int]]
+    left_out: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """How many entities differ, those left out not among them."""
+        return sum(sum(changes.values()) for changes in self.counts.values())
+
+
+def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
+    """Fold what was touched, once. Raises ReplayError for points that are none, or in the wrong order."""
+    require_whole_history(export)
+    rows = records(spark, export)
+    end = find_point(rows)
+    begin = _begin(rows, request, end)
+    differing = _differing(rows, begin.offset if begin is not None else -1, request)
+    differing.persist(StorageLevel.MEMORY_AND_DISK)
+    kind = request.key[0] if request.key else ""
+    kept = differing if kind else differing.where(~sf.col("kind").isin(*SAMPLES))
+    try:
+        # A few rows: kinds by three.
+        counted = differing.groupBy("kind", "change").count().orderBy("kind", "change").collect()
+        first = kept.orderBy("kind", "key").limit(request.limit).collect()
+    finally:
+        differing.unpersist()
+    counts: dict[str, dict[str, int]] = {}
+    left_out: dict[str, int] = {}
+    for row in counted:
+        if not kind and row.kind in SAMPLES:
+            left_out[row.kind] = left_out.get(row.kind, 0) + row["count"]
+        else:
+            counts.setdefault(row.kind, {})[row.change] = row["count"]
+    shown = [
+        Difference(
+            **row.asDict()
+            | {
+                "fields": field_changes(row.before, row.after),
+                "before": raw(row.before),
+                "after": raw(row.after),
+            }
+        )
+        for row in first
+    ]
+    return DiffResult(begin, end, shown, counts, left_out)
+
+
+def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
+    """The last whole batch at or before the first point; None: there is none, as nothing was asked for or nothing was there yet."""
+    if request.from_offset is not None:
+        if request.from_offset > end.offset:
+            raise ReplayError(f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}")
+        before: Column = sf.col("batch_last_offset") <= request.from_offset
+    elif request.from_time_ms is not None:
+        if request.from_time_ms > end.timestamp_ms and request.at_time_ms is not None:
+            raise ReplayError(
+                f"{format_time(request.from_time_ms)} lies behind the end of the diff, {format_time(end.timestamp_ms)}"
+            )
+        before = sf.col("timestamp_ms") <= request.from_time_ms
+    else:
+        return None
+    point = rows.where(before)
+    return None if point.isEmpty() else find_point(point)
+
+
+def _differing(rows: DataFrame, begin_offset: int, request: JobRequest) -> DataFrame:
+    """One row an entity whose value at the end is not what it was behind ``begin_offset``."""
+    meanwhile = sf.col("offset") > begin_offset
+    only, entities = None, None
+    if request.key is not None:
+        selection = select(*request.key)
+        rows, only, entities = selection.narrow(rows), selection.groups, selection.entities
+    among = touched_groups(rows.where(meanwhile)) if begin_offset >= 0 else None
+    changed = changes(rows, partitions=request.partitions, only=only, among=among).where(meanwhile)
+    if entities is not None:
+        changed = changed.where(entities)
+    of_each = changed.groupBy("kind", "key").agg(
+        sf.min_by("before", "offset").alias("before"),
+        sf.max_by("after", "offset").alias("after"),
+        sf.count("*").alias("changes"),
+        sf.max("offset").alias("last_offset"),
+        sf.max("timestamp_ms").alias("last_timestamp_ms"),
+        sf.max_by("principal", "offset").alias("last_principal"),
+    )
+    change = sf.when(sf.col("before").isNull(), "created").when(sf.col("after").isNull(), "deleted")
+    return of_each.where(~sf.col("before").eqNullSafe(sf.col("after"))).withColumn(
+        "change", change.otherwise("changed")
+    )
+
+
+def render(result: DiffResult, console: Console) -> None:
+    """For people."""
+    begin, end = result.begin, result.end
+    first = f"offset {begin.offset}, {format_time(begin.timestamp_ms)}" if begin is not None else "the empty log"
+    console.print(f"From {first}, to offset {end.offset}, {format_time(end.timestamp_ms)}")
+    if result.differences:
+        table = Table(
+            TableColumn("entity", overflow="fold"), TableColumn("difference", overflow="fold"), "last changed", "by"
+        )
+        for one in result.differences:
+            table.add_row(
+                f"{one.kind} {one.key}".rstrip(),
+                words(one.before, one.after, one.fields),
+                f"{format_time(one.last_timestamp_ms)} at {one.last_offset}",
+                one.last_principal or "controller",
+            )
+        console.print(table)
+    counts = "; ".join(
+        f"{kind}: {', '.join(f'{count} {change}' for change, count in changes.items())}"
+        for kind, changes in result.counts.items()
+    )
+    more = (
+        f" ({len(result.differences)} shown: raise --limit for more)" if len(result.differences) < result.total else ""
+    )
+    console.print(f"{result.total} entities differ{': ' if counts else ''}{counts}{more}")
+    if result.left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
+        console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")
+
+
+if __name__ == "__main__":
+    from replay.submit import main
+
+    sys.exit(main("diff"))

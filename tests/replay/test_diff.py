@@ -1,0 +1,185 @@
+"""What differs between two points, and the state of some entities: on histories whose answers are plain."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Replay
+from log_history import LogHistory
+from rich.console import Console
+
+from raftlog.segments.export import export
+from replay.differences import field_changes, raw, words
+from replay.errors import ReplayError
+from replay.jobs import diff, state
+
+
+@dataclass
+class Day:
+    """A short history, and where it was exported. ``noon``: the offset (inclusive) of the first point."""
+
+    log: LogHistory
+    directory: Path
+    noon: int
+    noon_ms: int
+    changed: int
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
+    """Until noon there are orders, old and mails; afterwards old goes, new comes, mails is made anew, and so on."""
+    log = LogHistory(61, metadata_version=4)
+    for name in ("orders", "old", "mails"):
+        log.create_topic(name, 1)
+    log.alter_config("orders", "retention.ms", "1", "User:alice")
+    log.alter_config("orders", "cleanup.policy", "delete")
+    log.alter_config("mails", "retention.ms", "7")
+    noon, noon_ms = log.end_offset - 1, log.timestamp_ms
+    log.delete_topic("old")
+    log.create_topic("new", 1)
+    log.delete_topic("mails")
+    log.create_topic("mails", 1)
+    log.alter_config("mails", "retention.ms", "7")
+    log.alter_config("orders", "retention.ms", "2", "User:bob")
+    changed = log.alter_config("orders", "retention.ms", "3", "User:carol")
+    # There and back again is no difference.
+    log.alter_config("orders", "cleanup.policy", "compact")
+    log.alter_config("orders", "cleanup.policy", "delete")
+    log.alter_config("orders", "brief", "1")
+    log.alter_config("orders", "brief", None)
+    log.alter_isr("orders", 0, [1, 2])
+    log.set_fenced(3, fenced=True)
+    log.progress()
+    directory = tmp_path_factory.mktemp("day")
+    export(log, directory)
+    return Day(log, directory, noon, noon_ms, changed)
+
+
+def found(result: diff.DiffResult) -> dict[tuple[str, str], str]:
+    return {(one.kind, one.key): one.change for one in result.differences}
+
+
+def fields(one: diff.Difference) -> dict[str, tuple[Any, Any]]:
+    return {each.field: (json.loads(bytes(each.before)), json.loads(bytes(each.after))) for each in one.fields}
+
+
+def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
+    result = replay("diff", day.directory, from_offset=day.noon)
+    assert found(result) == {
+        ("topic", "old"): "deleted", ("partition", "old-0"): "deleted",
+        ("topic", "new"): "created", ("partition", "new-0"): "created",
+        ("topic", "mails"): "changed", ("partition", "mails-0"): "changed",
+        ("partition", "orders-0"): "changed", ("broker", "3"): "changed",
+        ("config", "topic:orders:retention.ms"): "changed",
+    }  # fmt: skip
+    assert (result.begin.offset, result.end.offset) == (day.noon, day.log.end_offset - 1)
+    assert result.counts["partition"] == {"changed": 2, "created": 1, "deleted": 1}
+    assert result.total == 9
+    assert result.left_out == {"applied": 2, "progress": 1}
+    by_key = {one.key: one for one in result.differences}
+    config = by_key["topic:orders:retention.ms"]
+    assert fields(config) == {"value": ("1", "3")}
+    assert (config.changes, config.last_offset, config.last_principal) == (2, day.changed, "User:carol")
+    assert fields(by_key["3"]) == {"fenced": (False, True), "reason": ("caught up", "session timed out")}
+    isr = fields(by_key["orders-0"])
+    assert isr["isr"] == ([1, 2, 3], [1, 2])
+    assert set(isr) == {"isr", "partition_epoch"}
+    # Another topic of the same name, which broker 3 was fenced out of.
+    assert set(fields(by_key["mails-0"])) == {"topic_id", "isr", "partition_epoch"}
+    console = Console(width=300, record=True, file=io.StringIO())
+    diff.render(result, console)
+    shown = console.export_text()
+    assert f"From offset {day.noon}, " in shown
+    assert "isr: [1,2,3] → [1,2]" in shown
+    assert "9 entities differ: broker: 1 changed; config: 1 changed; partition:" in shown
+    assert "2 applied, 1 progress" in shown
+
+
+def test_between_times_of_one_kind_and_of_one_topic(replay: Replay, day: Day) -> None:
+    times = {"from_time_ms": day.noon_ms, "at_time_ms": day.log.timestamp_ms}
+    kind = replay("diff", day.directory, key=("config", ""), **times)
+    assert found(kind) == {("config", "topic:orders:retention.ms"): "changed"}
+    topic = replay("diff", day.directory, key=("topic", "mails"), limit=1, **times)
+    assert (len(topic.differences), topic.total) == (1, 2)
+
+
+def test_from_nothing_and_to_the_same_point(replay: Replay, day: Day) -> None:
+    result = replay("diff", day.directory, key=("topic", ""), at_offset=day.noon)
+    assert result.begin is None
+    assert found(result) == {("topic", name): "created" for name in ("mails", "old", "orders")}
+    nothing = replay("diff", day.directory, from_offset=day.noon, at_offset=day.noon)
+    assert (nothing.total, nothing.differences, nothing.left_out) == (0, [], {})
+
+
+def test_points_in_the_wrong_order(replay: Replay, day: Day) -> None:
+    with pytest.raises(ReplayError, match="lies behind the end of the diff"):
+        replay("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
+
+
+def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> None:
+    log = LogHistory(67, metadata_version=4).run(700)
+    export(log, tmp_path)
+    offsets = sorted(log.hashes)
+    at = offsets[len(offsets) // 3]
+
+    def entities(**point: int) -> dict[tuple[str, str], bytes]:
+        rows = replay("state", tmp_path, limit=10_000, **point).rows
+        return {(row.kind, row.key): bytes(row.value) for row in rows}
+
+    before, after = entities(at_offset=at), entities()
+    expected = {
+        entity: "created" if entity not in before else "deleted" if entity not in after else "changed"
+        for entity in before.keys() | after.keys()
+        if before.get(entity) != after.get(entity) and entity[0] not in diff.SAMPLES
+    }
+    assert len(expected) > 100
+    result = replay("diff", tmp_path, from_offset=at, limit=10_000, partitions=3)
+    assert found(result) == expected
+    # A state counts a topic's partitions, too.
+    values = [one for one in result.differences if one.kind != "topic"]
+    assert all(bytes(one.after) == after.get((one.kind, one.key), b"null") for one in values)
+
+
+def test_state_of_one_entity_and_of_one_kind(replay: Replay, day: Day) -> None:
+    topic = replay("state", day.directory, key=("topic", "mails"))
+    assert [(row.kind, row.key) for row in topic.rows] == [("partition", "mails-0"), ("topic", "mails")]
+    assert (topic.entities, topic.state_hash) == ({"partition": 1, "topic": 1}, "")
+    kind = replay("state", day.directory, key=("config", ""), at_offset=day.noon)
+    assert [row.key for row in kind.rows] == [
+        "topic:mails:retention.ms", "topic:orders:cleanup.policy", "topic:orders:retention.ms",
+    ]  # fmt: skip
+    gone = replay("state", day.directory, key=("topic", "old"))
+    assert gone.rows == []
+    console = Console(width=200, record=True, file=io.StringIO())
+    state.render(gone, console)
+    state.render(topic, console)
+    shown = console.export_text()
+    assert "There is no topic old at that point" in shown
+    assert "leader_epoch: 0" in shown
+
+
+def test_history_by_field_of_what_has_no_group_of_its_own(replay: Replay, day: Day) -> None:
+    result = replay("history", day.directory, key=("partition", "orders-0"))
+    assert [one.type_name for one in result.changes] == ["PARTITION", "PARTITION_CHANGE"]
+    assert [one.field for one in result.changes[1].fields] == ["isr", "partition_epoch"]
+    assert result.changes[1].principal == "User:broker-1"
+    (again,) = replay("history", day.directory, key=("partition", "mails-0"), at_offset=day.changed).changes[2:]
+    assert again.type_name == "PARTITION", "of the second topic of that name"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (None, '{"a":1}', 'created: {"a":1}'),
+        ('"1"', None, "deleted: 1"),
+        ('"1"', '"2"', "1 → 2"),
+        ('{"a":1,"b":[1],"gone":3}', '{"a":1,"b":[1,2],"c":"x"}', "b: [1] → [1,2]\nc: null → x\ngone: 3 → null"),
+    ],
+)
+def test_differences_in_words(before: str | None, after: str | None, says: str) -> None:
+    assert words(raw(before), raw(after), field_changes(before, after)) == says
