@@ -93,6 +93,8 @@ class SwarmConfig:
     """Clients go from broker to broker; else each keeps to one as long as that answers."""
     lag_max_ms: int = 0
     """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
+    exports_per_s: float = 0.0
+    """Turns of two exports that keep cursors; 0: there are none."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
@@ -177,6 +179,8 @@ def draw(seed: int) -> SwarmConfig:
             **lives,
         },
     )
+    if not old:
+        config = replace(config, exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)))
     apart = random.Random(f"{seed} swarm, data")
     data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
     chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}

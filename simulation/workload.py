@@ -21,6 +21,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.data_workload import DataWorkload
+from simulation.exporters import Exporters
 from simulation.isr_askers import IsrAskers
 from simulation.partition_leaders import PartitionLeaders
 
@@ -60,6 +61,7 @@ class Workload:
         self._administrator = Administrator(self, world)
         self.data = DataWorkload(self, world)
         self._isr_askers = IsrAskers(world)
+        self._exporters = Exporters(world)
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
@@ -73,6 +75,7 @@ class Workload:
             self._administrator.name,
             *self.data.hosts(),
             *self._isr_askers.hosts(),
+            *self._exporters.hosts(),
         ]
 
     def begin(self) -> None:
@@ -86,6 +89,7 @@ class Workload:
         self._administrator.begin()
         self.data.begin()
         self._isr_askers.begin()
+        self._exporters.begin()
 
     def stop(self) -> None:
         """No more operations; those under way stay pending."""
@@ -93,6 +97,7 @@ class Workload:
         self._administrator.stop()
         self.data.stop()
         self._isr_askers.stop()
+        self._exporters.stop()
         for task in self._tasks:
             task.cancel()
 

@@ -13,6 +13,7 @@ from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
+from simulation.checks.export_cursors import ExportCursors
 from simulation.checks.history import Linearizability
 from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
@@ -46,6 +47,7 @@ def all_checkers() -> list[Checker]:
         Incarnations(ledger),
         Lifecycles(ledger),
         BrokerIds(ledger),
+        ExportCursors(ledger),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),

@@ -132,6 +132,12 @@ SNAPSHOTS = SwarmConfig(
 )  # fmt: skip
 """Snapshots every few records, the log cut behind them, and nodes that are left behind."""
 
+EXPORTS = replace(
+    SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
+    faults={"kill_controller": 6.0, "resign": 6.0},
+)  # fmt: skip
+"""The same, while exports keep cursors."""
+
 STRICT = SwarmConfig(
     brokers=4, clients=5, writes_per_s=20.0, reads_per_s=100.0, topics_share=0.0, shared_keys=3, numbered_share=0.0, timeout_s=1.0,
     safety_s=20.0, election_timeout_ms=200, fetch_timeout_ms=1000, session_timeout_ms=1500, strict_share=0.9, round_robin=True,

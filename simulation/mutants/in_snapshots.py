@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import SNAPSHOTS
+from simulation.mutants.configs import EXPORTS, SNAPSHOTS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -72,6 +72,13 @@ MUTANTS = (
             ),
         ),
         SNAPSHOTS,
+    ),
+    Mutant(
+        "cursors-ignored",
+        "retention does not look at export cursors",
+        (Edit("controller.retention:judge", "log_start_offset <= one.end_offset < start.end_offset", "False"),),
+        EXPORTS,
+        "exports, a log that is cut",
     ),
     Mutant(
         "install-keeps-offsets",

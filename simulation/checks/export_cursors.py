@@ -1,0 +1,75 @@
+"""Export cursors: a node drops nothing of its log that a cursor, in the image that is committed there, asks to keep.
+
+The cursors at each offset are taken from the committed records, not from the fold that is under test. A cursor that lay below a node's log
+start before asks for nothing more there: it was set when that was gone, or a snapshot was installed.
+
+Would catch: retention that does not look at cursors, that looks at an image of another offset, or at some of the cursors only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record, RecordType
+from raftlog.quorum import events as ev
+from raftlog.quorum.events import Effect, Event
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+
+
+class ExportCursors(Checker):
+    """Reads the committed records."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._offsets = [-1]
+        self._cursors: list[dict[str, int]] = [{}]
+        """Behind each of these offsets: name -> end offset."""
+        self._starts: dict[str, int] = {}
+        """Host -> where its log began when it was last looked at."""
+        self.advances = 0
+        """How often a log start moved while there were cursors."""
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        changes = [record.message for record in records if record.type == RecordType.EXPORT_CURSOR]
+        if not changes:
+            return
+        cursors = dict(self._cursors[-1])
+        for change in changes:
+            cursors.pop(change.name, None)
+            if change.HasField("end_offset"):
+                cursors[change.name] = change.end_offset
+        self._offsets.append(logged.end_offset - 1)
+        self._cursors.append(cursors)
+
+    @override
+    def controller_started(self, host: ControllerView) -> None:
+        self._look(host)
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        kind = type(event)
+        if kind is ev.LogStartAdvanced:
+            self._check(host, event.snapshot_id.end_offset)  # type: ignore[union-attr]
+        if kind is ev.LogStartAdvanced or kind is ev.SnapshotStored:
+            self._look(host)
+
+    def _look(self, host: ControllerView) -> None:
+        assert host.core is not None
+        self._starts[host.name] = host.core.log_start_offset
+
+    def _check(self, host: ControllerView, start: int) -> None:
+        assert host.service is not None
+        before, applied = self._starts[host.name], host.service.image.offset
+        cursors = self._cursors[bisect_right(self._offsets, applied) - 1]
+        self.advances += bool(cursors)
+        for name, end_offset in sorted(cursors.items()):
+            if before <= end_offset < start:
+                raise CheckFailedError(
+                    f"{host.name} drops its log from {before} up to {start}, with the image at {applied}: the export {name} has read up to"
+                    f" {end_offset} only"
+                )
