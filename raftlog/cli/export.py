@@ -60,14 +60,19 @@ def export_(
         bool, typer.Option("--follow", help="Go on exporting what is new, until Ctrl-C or SIGTERM.")
     ] = False,
     publish_interval: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0.1, metavar="S", help="With --follow: publish what is new so long after its first record came."
+            min=0.1,
+            metavar="S",
+            help="With --follow: publish what is new so long after its first record came. Default: 30.",
         ),
-    ] = 30.0,
+    ] = None,
     publish_records: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --follow: publish at so many records, whatever the time.")
-    ] = 1_000_000,
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="With --follow: publish at so many records, whatever the time. Default: 1000000."
+        ),
+    ] = None,
     compact: Annotated[
         bool,
         typer.Option("--compact", help="Merge small files into large ones: after the export, or while it follows."),
@@ -87,12 +92,17 @@ def export_(
       raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
     from raftlog.cli.export_cursor import keep_cursor
-    from raftlog.segments.follow import PublishPolicy
+    from raftlog.segments.follow import PUBLISH_INTERVAL_S, PublishPolicy
     from raftlog.segments.place import open_place
     from raftlog.segments.verify import verify_export
+    from raftlog.segments.writer import MAX_SEGMENT_RECORDS
 
     if keep_following and directory is not None:
         raise ConfigError("--follow goes with a running cluster: a stopped node's directory does not grow")
+    if not keep_following and (publish_interval is not None or publish_records is not None):
+        raise ConfigError(
+            "--publish-interval and --publish-records go with --follow: without it, all is published once"
+        )
     place = open_place(target)
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
@@ -103,7 +113,9 @@ def export_(
         published = keeper.published if keeper is not None else None
         if keep_following and isinstance(source, RunningLog):
             compact_at = COMPACT_AT if compact else 0
-            policy = PublishPolicy(publish_interval, max_records=publish_records, compact_at=compact_at)
+            policy = PublishPolicy(
+                publish_interval or PUBLISH_INTERVAL_S, publish_records or MAX_SEGMENT_RECORDS, compact_at=compact_at
+            )
             summary = _follow(source, place, policy, _telling(published, place, as_json))
         else:
             summary = _once(source, place, published)
@@ -113,7 +125,12 @@ def export_(
         _compact(place, summary)
     if verify:
         verify_export(place)
-    _show(summary, place, verified=verify, as_json=as_json)
+    if as_json:
+        # After the lines of publishes one more line.
+        show = print_json_line if keep_following else print_json
+        show({"directory": str(place), **asdict(summary), "records": summary.records, "verified": verify})
+    else:
+        _show(summary, place, verified=verify)
     if late and summary.history_begin:
         typer.echo(f"{late}; so does this export", err=True)
     if left_out:
@@ -172,11 +189,7 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
     return published
 
 
-def _show(summary: ExportSummary, place: Place, *, verified: bool, as_json: bool) -> None:
-    if as_json:
-        document = {"directory": str(place), **asdict(summary), "records": summary.records, "verified": verified}
-        print_json(document)
-        return
+def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:
     print_line(
         f"{place}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"
         if summary.records

@@ -22,6 +22,7 @@ from raftlog.segments.export import (
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.writer import MAX_SEGMENT_BYTES, MAX_SEGMENT_RECORDS, ExportWriter, Published
 
+PUBLISH_INTERVAL_S = 30.0
 POLL_S = 0.5
 """So long one poll waits for something new: also how long a stop may take."""
 _PASSING = frozenset(
@@ -50,7 +51,7 @@ class PublishPolicy:
     ``compact_at``: so many small ranges are merged into one; 0: never.
     """
 
-    interval_s: float = 30.0
+    interval_s: float = PUBLISH_INTERVAL_S
     max_records: int = MAX_SEGMENT_RECORDS
     max_bytes: int = MAX_SEGMENT_BYTES
     compact_at: int = 0
