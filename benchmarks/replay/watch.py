@@ -108,6 +108,7 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
             side.steps[current] = Measured(
                 said["seconds"], sampler.cpu_s() - cpu_s, sampler.take_peak_mb(), said["answer"]
             )
+            print(f"{module.rpartition('.')[2]}: {current}: {said['seconds']:.1f} s", file=sys.stderr, flush=True)
     code = child.wait()
     timer.cancel()
     sampler.stop()

@@ -32,6 +32,7 @@ class Incidents:
         actions: list[tuple[float, Callable[[int], None]]] = [
             (rates.crashes, self._crash),
             (rates.rack_outages, self._lose_rack),
+            (rates.site_outages, self._lose_site),
             (rates.slow_disks, self._slow_disk),
             (rates.stalls, self._stall),
             (rates.failovers, self._fail_over),
@@ -100,6 +101,12 @@ class Incidents:
         lost = [id_ for id_ in self._cluster.active() if self._cluster.rack_of(id_) == rack and id_ not in self._busy]
         if lost:
             self._lose("rack outage", lost, at_ms, self._rng.randrange(2 * _MINUTE_MS, 30 * _MINUTE_MS))
+
+    def _lose_site(self, at_ms: int) -> None:
+        """All brokers are gone at once: nobody leads until the last members of the ISRs are back."""
+        lost = [id_ for id_ in self._cluster.active() if id_ not in self._busy]
+        if lost:
+            self._lose("site outage", lost, at_ms, self._rng.randrange(_MINUTE_MS, 10 * _MINUTE_MS))
 
     def _lose(self, kind: str, brokers: list[int], at_ms: int, away_ms: int) -> None:
         cluster, rng, first = self._cluster, self._rng, self._cluster.log.end_offset

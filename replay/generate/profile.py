@@ -31,6 +31,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     rolling_restarts: float = 0.7
     crashes: float = 2.0
     rack_outages: float = 0.05
+    site_outages: float = 0.03
     slow_disks: float = 6.0
     stalls: float = 10.0
     failovers: float = 3.0
