@@ -1,0 +1,47 @@
+"""For spark-submit, by ``test_replay_workers.py``: one session on two worker processes, several questions, one JSON line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from raftlog.metadata.entities import format_hash
+from replay.fold import fold, totals
+from replay.jobs.state import find_point
+from replay.request import JobRequest
+from replay.session import build_session
+from replay.source import check_files, open_export, records
+
+
+def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The Java process that this Python works for: its daemon's parent."""
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    for batch in batches:
+        yield pa.record_batch([pa.array([int(stat[1])] * batch.num_rows)], names=["executor"])
+
+
+def main(directory: str) -> None:
+    """Ask, and print."""
+    spark = build_session("raftlog on two workers")
+    request = JobRequest(job="summary", export=directory)
+    export = open_export(request)
+    check_files(spark, export)
+    rows = records(spark, export)
+    worked = spark.range(0, 8, 1, 8).mapInArrow(executor, "executor long").distinct().collect()
+    folded = totals(fold(rows, partitions=6, with_entities=False))
+    found = {
+        "executors": sorted(row.executor for row in worked),
+        "state_hash": format_hash(folded.state_hash),
+        "records": find_point(rows).records,
+    }
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
