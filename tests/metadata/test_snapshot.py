@@ -169,6 +169,7 @@ def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -
                 state_hash += entity_hash(kind.name, *content)
                 state_bytes += len(entity_bytes((kind.name, *content)))
     assert (state_hash & HASH_MASK, state_bytes) == (image.state_hash, image.state_bytes)
+    assert snapshot.content_hash(image) == image.state_hash
 
 
 def test_the_writer_works_in_small_steps() -> None:
