@@ -36,36 +36,38 @@ def _mappings(history: History) -> DataFrame:
 
 
 def _of_two_ids(mapped: DataFrame) -> DataFrame:
-    """Two ids at a time: by two spellings of one host, or by two records of one batch."""
-    of_batch = Window.partitionBy("host", "batch_base_offset").orderBy("offset")
-    earlier = sf.lag(sf.struct("name", "offset", "broker_id")).over(of_batch)
-    by_batch = mapped.withColumn("other", earlier)
-    # What a controller maps is spelled in one way: one side of this join is empty, but for forged names.
-    odd, other = mapped.where(sf.col("name") != sf.col("host")), mapped.withColumnsRenamed(_OTHER)
-    overlap = _before("offset", "other_ends") & _before("other_offset", "ends")
-    differ = (sf.col("host") == sf.col("other_host")) & (sf.col("name") != sf.col("other_name"))
-    once = (sf.col("other_name") == sf.col("other_host")) | (sf.col("other_offset") < sf.col("offset"))
-    pairs = odd.join(other, differ & overlap & once)
-    sides = sf.array(
-        sf.struct("offset", "name", "broker_id", "epoch", "timestamp_ms", "principal"),
-        sf.struct(*(sf.col(f"other_{name}").alias(name) for name in _SIDE)),
-    )
-    later = sf.array_sort(sides)
-    by_spelling = pairs.select("host", later.getItem(1).alias("now"), later.getItem(0).alias("other")).select(
-        "host", "now.*", "other"
-    )
-    columns = ("host", *_SIDE, "other.name", "other.offset", "other.broker_id")
-    names = ("host", *_SIDE, "other_name", "other_offset", "other_id")
-    rows = by_batch.select(*columns).toDF(*names).unionByName(by_spelling.select(*columns).toDF(*names))
+    """Two ids at a time: by two records of one batch, or by two spellings of one host."""
+    rows = _by_batch(mapped).unionByName(_by_spelling(mapped)).where(sf.col("broker_id") != sf.col("other.broker_id"))
     return findings(
-        rows.where(sf.col("broker_id") != sf.col("other_id")).withColumn("subject", text("host {}", sf.col("host"))),
+        rows.withColumn("subject", text("host {}", sf.col("host"))),
         verdict(
             rules.HOSTNAME_OF_TWO_IDS,
             broker_id=sf.col("broker_id"),
-            also=sf.col("other_offset"),
+            also=sf.col("other.offset"),
             found=text("{} mapped to broker {}", sf.col("name"), sf.col("broker_id")),
-            expected=text("broker {}, as {} is", sf.col("other_id"), sf.col("other_name")),
+            expected=text("broker {}, as {} is", sf.col("other.broker_id"), sf.col("other.name")),
         ),
+    )
+
+
+def _by_batch(mapped: DataFrame) -> DataFrame:
+    """Each mapping with the one before it in its batch: the columns of SIDE, host and ``other``, a struct of the same."""
+    of_batch = Window.partitionBy("host", "batch_base_offset").orderBy("offset")
+    return mapped.select("host", *_SIDE, sf.lag(sf.struct(*_SIDE)).over(of_batch).alias("other"))
+
+
+def _by_spelling(mapped: DataFrame) -> DataFrame:
+    """Mappings of one host under two names at a time: the later one, with the earlier as ``other``."""
+    # What a controller maps is spelled in one way: one side of this join is empty, but for forged names.
+    odd, other = mapped.where(sf.col("name") != sf.col("host")), mapped.withColumnsRenamed(_OTHER)
+    differ = (sf.col("host") == sf.col("other_host")) & (sf.col("name") != sf.col("other_name"))
+    overlap = _before("offset", "other_ends") & _before("other_offset", "ends")
+    once = (sf.col("other_name") == sf.col("other_host")) | (sf.col("other_offset") < sf.col("offset"))
+    this, that = sf.struct(*_SIDE), sf.struct(*(sf.col(f"other_{name}").alias(name) for name in _SIDE))
+    in_order = sf.array_sort(sf.array(this, that))
+    pairs = odd.join(other, differ & overlap & once).select("host", in_order.alias("sides"))
+    return pairs.select("host", sf.col("sides")[1].alias("now"), sf.col("sides")[0].alias("other")).select(
+        "host", "now.*", "other"
     )
 
 
