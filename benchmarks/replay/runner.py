@@ -103,7 +103,7 @@ def main(
     step: Annotated[
         list[str] | None, typer.Option(help="Only this step; repeatable. See the tables for their names.")
     ] = None,
-    limit_s: Annotated[float, typer.Option(help="The longest that one side may take on one history.")] = 900.0,
+    limit_s: Annotated[float, typer.Option(help="The longest that one side may take on one history.")] = 1800.0,
     directory: Annotated[Path, typer.Option("--dir", help="For the histories, which are kept.")] = Path(
         ".raftlog/replay"
     ),

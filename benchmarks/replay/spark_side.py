@@ -12,8 +12,8 @@ import msgspec
 from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.steps import Step, perform
 
-MEASURED_JOBS = ("verify", "audit", "lao", "availability", "churn", "report")
-"""Those that are there, of the jobs that ask for nothing but the export."""
+MEASURED_JOBS = ("lao", "availability", "churn", "verify", "audit", "report")
+"""Those that are there, of the jobs that ask for nothing but the export; the dearest last, as time may run out."""
 
 
 def steps(directory: str) -> dict[str, Step]:
