@@ -43,6 +43,10 @@ _Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows of a
 _Partitions = Annotated[
     int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
 ]
+_Since = Annotated[
+    int | None,
+    typer.Option(parser=_time, metavar="TIME", help="Only what was so from this time on; as for --at-time."),
+]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
@@ -57,7 +61,9 @@ def create_app(run: Runner) -> typer.Typer:
     )
     _add_state(app, run)
     _add_diff(app, run)
-    _add_plain(app, run, "lao", "LowestAcknowledgedOffset over time: its lag, and who held it back.")
+    _add_lao(app, run)
+    _add_availability(app, run)
+    _add_churn(app, run)
     _add_audit(app, run)
     _add_plain(
         app, run, "verify", "Is the export whole, and does it fold to what nodes recorded? Exit code 3: it is not."
@@ -261,6 +267,90 @@ def _add_sql(app: typer.Typer, run: Runner) -> None:
             at_offset=at_offset,
             at_time_ms=at_time,
             limit=limit,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_lao(app: typer.Typer, run: Runner) -> None:
+    @app.command(help="LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held them up.")
+    def lao(
+        export: _Export,
+        *,
+        since: _Since = None,
+        stall: Annotated[
+            int, typer.Option(min=1, metavar="MS", help="LAO was held back where a record waited for so long.")
+        ] = 2000,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 100,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="lao",
+            export=str(export),
+            since_ms=since,
+            stall_ms=stall,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_availability(app: typer.Typer, run: Runner) -> None:
+    @app.command(
+        help="What was not available, for how long and why: partitions, brokers, controllers. Exit code 3: below the target."
+    )
+    def availability(
+        export: _Export,
+        *,
+        since: _Since = None,
+        target: Annotated[
+            float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9.")
+        ] = None,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 20,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="availability",
+            export=str(export),
+            since_ms=since,
+            target_percent=target,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_churn(app: typer.Typer, run: Runner) -> None:
+    @app.command(help="What changed over and over, and what grew: ISRs, leaders, configs, the log; with a forecast.")
+    def churn(
+        export: _Export,
+        *,
+        since: _Since = None,
+        at_offset: _AtOffset = None,
+        at_time: _AtTime = None,
+        limit: _Limit = 20,
+        partitions: _Partitions = None,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="churn",
+            export=str(export),
+            since_ms=since,
+            at_offset=at_offset,
+            at_time_ms=at_time,
+            limit=limit,
+            partitions=partitions,
             json=json,
         )
         raise typer.Exit(run(request, conf or []))

@@ -8,7 +8,7 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "diff", "lao", "history", "audit", "summary", "verify", "report", "sql")
+JOBS = ("state", "diff", "lao", "availability", "churn", "history", "audit", "summary", "verify", "report", "sql")
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
@@ -21,7 +21,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
     (kind, key) of the entities asked for (key "": all of the kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive,
     too; None: at the empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
-    the audit (none: all).
+    the audit (none: all). ``since_ms``: figures of the time from then on; ``stall_ms``: what LAO waits for at least so long
+    was held back; ``target_percent``: of availability.
     """
 
     job: str
@@ -37,6 +38,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     query: str | None = None
     rules: tuple[str, ...] = ()
     json: bool = False
+    since_ms: int | None = None
+    stall_ms: int = 2000
+    target_percent: float | None = None
 
     def arguments(self) -> list[str]:
         """The command line that asks for the same."""
@@ -62,6 +66,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--output", self.output]
         for rule in self.rules:
             words += ["--rule", rule]
+        if self.since_ms is not None:
+            words += ["--since", str(self.since_ms)]
+        if self.target_percent is not None:
+            words += ["--target", str(self.target_percent)]
+        if self.job == "lao":
+            words += ["--stall", str(self.stall_ms)]
         return [*words, "--json"] if self.json else words
 
 

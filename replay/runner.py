@@ -10,13 +10,13 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from raftlog.errors import RaftlogError
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
 from replay.request import JobRequest
 from replay.session import build_session
 from replay.source import Export, check_files, open_export
+from replay.text import console
 
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
@@ -52,5 +52,5 @@ def run_here(request: JobRequest) -> int:
     if request.json:
         print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
     else:
-        importlib.import_module(f"replay.jobs.{request.job}").render(result, Console())
+        importlib.import_module(f"replay.jobs.{request.job}").render(result, console())
     return 0 if getattr(result, "passed", True) else EXIT_FINDINGS

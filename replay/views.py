@@ -8,7 +8,7 @@
 ``topics``      from creation to removal
 ``configs``     values of config keys
 ``controllers`` who led the quorum
-``lao``         LAO and its lag, at each progress record (:mod:`replay.jobs.lao`)
+``lao``         LAO and its lag, at each progress record (:mod:`replay.lag.samples`)
 =============== =====================================================================================================
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from replay import timelines
 from replay.changes import changes
-from replay.jobs.lao import timeline as lao
+from replay.lag.samples import points
 from replay.request import JobRequest
 from replay.source import Export, check_files, open_export, records, require_whole_history
 
@@ -32,7 +32,7 @@ VIEWS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "topics": timelines.topics,
     "configs": timelines.configs,
     "controllers": timelines.controllers,
-    "lao": lao,
+    "lao": points,
 }
 """Each view's name, and how it comes from the records."""
 

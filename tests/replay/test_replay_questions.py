@@ -1,4 +1,4 @@
-"""Audit, history and LAO."""
+"""Audit and history."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 from conftest import Replay
 from log_history import LogHistory
 
-from raftlog import batch
 from raftlog.segments.export import export
-from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.differences import words
 from replay.errors import ReplayError
-from replay.jobs import history, lao
+from replay.jobs import history
 
 
 def small(seed: int = 51) -> LogHistory:
@@ -125,79 +123,3 @@ def test_a_key_of_no_known_form(replay: Replay, tmp_path: Path, key: tuple[str, 
 def test_a_key_that_never_was(replay: Replay, tmp_path: Path) -> None:
     export(small(), tmp_path)
     assert replay("history", tmp_path, key=("topic", "nobody")).total == 0
-
-
-# --- LAO -----------------------------------------------------------------------------------------------------------
-
-
-def progress(log: LogHistory, reached: int, applied: dict[int, int]) -> int:
-    """A progress record naming only who changed, as the controller writes it."""
-    return log.append(
-        pb.ProgressRecord(
-            lowest_acknowledged_offset=reached,
-            high_watermark=log.end_offset,
-            applied=[
-                pb.AppliedOffset(broker_id=b, broker_epoch=log.draft.brokers[b].epoch, applied_offset=offset)
-                for b, offset in applied.items()
-            ],
-        )
-    )
-
-
-def test_lag_and_who_held_it_back(replay: Replay, tmp_path: Path) -> None:
-    log = small()
-    last = log.alter_config("orders", "k", "1")
-    unknown = progress(log, -1, {})
-    level = progress(log, unknown, dict.fromkeys((1, 2, 3), unknown))
-    written = log.alter_config("orders", "k", "x")
-    written_ms = log.timestamp_ms
-    # Broker 2 has not moved and is not named again; it is what LAO waits for.
-    held = progress(log, unknown, {1: written, 3: written})
-    held_ms = log.timestamp_ms
-    log.set_fenced(2, fenced=True)
-    progress(log, log.end_offset - 1, dict.fromkeys((1, 3), log.end_offset - 1))
-    export(log, tmp_path)
-    result = replay("lao", tmp_path)
-
-    assert [point.offset for point in result.timeline][:3] == [unknown, level, held]
-    first, second, third, fourth = result.timeline
-    assert (first.lowest_acknowledged_offset, first.lag_offsets, first.lag_ms) == (None, None, None)
-    assert (second.lowest_acknowledged_offset, second.lag_offsets, second.lag_ms) == (last + 1, 0, 0)
-    assert (third.lag_offsets, third.lag_ms) == (written - unknown, held_ms - times_of(log, unknown + 1))
-    assert third.lag_ms >= held_ms - written_ms
-    assert (fourth.lag_offsets, fourth.lag_ms) == (0, 0)
-    assert (result.samples, result.unknown, result.max_lag_offsets) == (4, 1, third.lag_offsets)
-
-    brokers = {broker.broker_id: broker for broker in result.brokers}
-    assert {id_: broker.held_back for id_, broker in brokers.items()} == {1: 0, 2: 1, 3: 0}
-    # Fenced before the last sample: it does not count there.
-    assert {id_: broker.samples for id_, broker in brokers.items()} == {1: 3, 2: 2, 3: 3}
-    assert (brokers[2].last_applied_offset, brokers[2].max_lag_offsets) == (unknown, third.lag_offsets)
-    assert brokers[2].max_lag_ms == third.lag_ms
-
-
-def times_of(log: LogHistory, offset: int) -> int:
-    return next(batch.headers(log.batches[log.positions[offset]])).timestamp_ms
-
-
-def test_a_new_incarnation_starts_without_reports(replay: Replay, tmp_path: Path) -> None:
-    log = small()
-    progress(log, log.end_offset - 1, dict.fromkeys((1, 2, 3), log.end_offset - 1))
-    log.set_fenced(2, fenced=True)
-    log.register(2)
-    log.set_fenced(2, fenced=False)
-    progress(log, log.end_offset - 1, dict.fromkeys((1, 3), log.end_offset - 1))
-    export(log, tmp_path)
-    samples = {broker.broker_id: broker.samples for broker in replay("lao", tmp_path).brokers}
-    assert samples == {1: 2, 2: 1, 3: 2}
-
-
-def test_the_last_samples_are_shown(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(57).run(400)
-    export(log, tmp_path)
-    result = replay("lao", tmp_path, limit=3)
-    assert result.samples > 10
-    offsets = [point.offset for point in result.timeline]
-    assert len(offsets) == 3
-    assert offsets == sorted(offsets)
-    assert isinstance(result, lao.LaoResult)

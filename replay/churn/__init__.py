@@ -1,0 +1,1 @@
+"""What changed often, and what grew."""

@@ -1,0 +1,94 @@
+"""What the job churn answers, for people: tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from replay.churn.model import ChurnResult
+from replay.entities import config_key
+from replay.request import format_time
+from replay.text import duration, more, size
+
+
+def _broker_table(result: ChurnResult) -> Table:
+    table = Table(
+        "broker",
+        "left ISRs",
+        "of it lagging",
+        "came back",
+        "out p50",
+        "out max",
+        "leaderships lost",
+        "gained",
+        title="Brokers",
+    )
+    for each in result.brokers:
+        out = ("-" if ms is None else duration(ms) for ms in (each.p50_out_ms, each.max_out_ms))
+        counts = (each.leaves, each.leaves_by_leader, each.returns)
+        led = (str(each.leaderships_lost), str(each.leaderships_gained))
+        table.add_row(str(each.broker_id), *map(str, counts), *out, *led)
+    return table
+
+
+def _partition_table(result: ChurnResult) -> Table:
+    table = Table(
+        "partition", "left the ISR", "of it lagging", "came back", "out p50", "leader moved", title="Partitions"
+    )
+    for each in result.partitions:
+        out = "-" if each.p50_out_ms is None else duration(each.p50_out_ms)
+        counts = (each.leaves, each.leaves_by_leader, each.returns)
+        table.add_row(f"{each.topic_name}-{each.partition_id}", *map(str, counts), out, str(each.leader_moves))
+    return table
+
+
+def _config_table(result: ChurnResult) -> Table:
+    table = Table("config", "changes", "back again", "by how many", "last", "by", "value", title="Configs")
+    for each in result.configs:
+        table.add_row(
+            config_key(each.resource_type, each.resource_name, each.config_name),
+            str(each.changes),
+            str(each.reversals),
+            str(each.principals),
+            format_time(each.last_ms),
+            each.last_principal or "controller",
+            "deleted" if each.last_value is None else each.last_value,
+        )
+    return table
+
+
+def _growth_table(result: ChurnResult) -> Table:
+    total = sum(each.bytes for each in result.types) or 1
+    table = Table("records", "how many", "bytes", "share", "a day", title="The log by record type")
+    for each in result.types:
+        share = f"{100 * each.bytes / total:.1f} %"
+        table.add_row(each.type_name, str(each.records), size(each.bytes), share, f"{each.per_day:.0f}")
+    return table
+
+
+def _forecast_table(result: ChurnResult) -> Table:
+    table = Table("", "log, nothing deleted", "snapshot", "loaded in", title="Forecast")
+    table.add_row("now", size(result.log_bytes), size(result.snapshot_bytes), duration(result.load_ms))
+    for each in result.forecasts:
+        table.add_row(f"in {each.days} days", size(each.log_bytes), size(each.snapshot_bytes), duration(each.load_ms))
+    return table
+
+
+def render(result: ChurnResult, console: Console) -> None:
+    """For people."""
+    lists = (
+        (_broker_table, result.brokers),
+        (_partition_table, result.partitions),
+        (_config_table, result.configs),
+        (_growth_table, result.types),
+    )
+    for table, rows in lists:
+        if rows:
+            console.print(table(result))
+    console.print(_forecast_table(result))
+    counts = (
+        (result.partitions, result.partitions_total, "partitions whose ISR or leader changed"),
+        (result.configs, result.configs_total, "config keys that changed"),
+    )
+    console.print("; ".join(f"{total} {words}{more(len(rows), total)}" for rows, total, words in counts))
+    console.print(f"Loading a snapshot is reckoned at {size(result.load_bytes_per_s)}/s, as this machine does it")

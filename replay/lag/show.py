@@ -1,0 +1,143 @@
+"""What the job lao answers, for people: tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from replay.lag import holders
+from replay.lag.model import HoldUp, LaoResult
+from replay.request import format_time
+from replay.text import duration, more
+
+_POINTS_SHOWN = 20
+
+
+def _show(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _why(held: HoldUp) -> str:
+    if held.cause == holders.FENCED:
+        return f"went on without it: {held.reason}"
+    return {
+        holders.FAILOVER: "a new controller, to which not all brokers had reported",
+        holders.BEHIND: "had applied less than others",
+        holders.UNKNOWN: "the log does not say: look at the metrics",
+    }[held.cause]
+
+
+def _hold_ups(result: LaoResult) -> Table:
+    table = Table(
+        Column("from", no_wrap=True),
+        Column("for", no_wrap=True),
+        "broker",
+        "waited longest",
+        "records",
+        "why",
+        title="LAO held back",
+    )
+    for held in result.hold_ups:
+        table.add_row(
+            format_time(held.began_ms),
+            duration(held.held_ms) + (" so far" if held.last_offset is None else ""),
+            "-" if held.broker_id is None else str(held.broker_id),
+            duration(held.waited_ms),
+            str(held.records),
+            _why(held),
+        )
+    return table
+
+
+def _brokers(result: LaoResult) -> Table:
+    table = Table(
+        "broker", "held LAO back", "for", "lag p50", "lag max", "oldest not applied", "applied last", title="Brokers"
+    )
+    for lag in result.brokers:
+        table.add_row(
+            str(lag.broker_id),
+            f"{lag.hold_ups} times" if lag.hold_ups else "never",
+            duration(lag.held_ms),
+            str(lag.p50_lag_offsets),
+            str(lag.max_lag_offsets),
+            duration(lag.max_lag_ms),
+            str(lag.last_applied_offset),
+        )
+    return table
+
+
+def _hours(result: LaoResult) -> Table:
+    table = Table(
+        Column("hour", no_wrap=True),
+        "records",
+        "p50",
+        "p90",
+        "p99",
+        "max",
+        "still waiting",
+        title="From commit to visible everywhere",
+    )
+    for hour in result.hours:
+        times = (hour.p50_ms, hour.p90_ms, hour.p99_ms, hour.max_ms)
+        table.add_row(format_time(hour.hour_ms), str(hour.records), *map(duration, times), str(hour.waiting))
+    return table
+
+
+def _points(result: LaoResult) -> Table:
+    table = Table(
+        "offset",
+        Column("time", no_wrap=True),
+        "epoch",
+        "LAO",
+        "high watermark",
+        "lag (offsets)",
+        "lag",
+        "covered",
+        "waited",
+        title="Samples",
+    )
+    for point in result.timeline[-_POINTS_SHOWN:]:
+        table.add_row(
+            str(point.offset),
+            format_time(point.timestamp_ms),
+            str(point.epoch),
+            _show(point.lowest_acknowledged_offset),
+            str(point.high_watermark),
+            _show(point.lag_offsets),
+            duration(point.lag_ms),
+            str(point.covered),
+            "-" if point.waited_ms is None else duration(point.waited_ms),
+        )
+    return table
+
+
+def render(result: LaoResult, console: Console) -> None:
+    """For people: what was bad first."""
+    if result.hold_ups:
+        console.print(_hold_ups(result))
+    if result.brokers:
+        console.print(_brokers(result))
+    if result.hours:
+        console.print(_hours(result))
+    if result.timeline:
+        console.print(_points(result))
+    console.print(
+        f"{result.samples} samples, LAO unknown in {result.unknown}; lag in offsets p50 {_show(result.p50_lag_offsets)}, "
+        f"p99 {_show(result.p99_lag_offsets)}, max {_show(result.max_lag_offsets)}"
+    )
+    if not result.samples:
+        console.print(
+            "No progress record: LAO was never known, or nothing was written since. Nothing can be said of it."
+        )
+        return
+    console.print(
+        f"{result.records} records, from commit to visible everywhere p50 {duration(result.p50_ms)}, p99 {duration(result.p99_ms)}, "
+        f"max {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
+    )
+    if not result.hold_ups:
+        console.print(f"LAO was not held back for {duration(result.stall_ms)} or more")
+        return
+    console.print(
+        f"LAO was held back {result.hold_ups_total} times, {duration(result.held_ms)} in all"
+        + more(len(result.hold_ups), result.hold_ups_total)
+    )

@@ -1,0 +1,119 @@
+"""What the job availability answers: bounded, typed, ready for JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """One line of the SLO table: of ``total_ms`` of service time ``lost_ms`` were lost. ``allowed_ms``, ``met``: None without a target."""
+
+    name: str
+    total_ms: int
+    lost_ms: int
+    available_percent: float
+    allowed_ms: int | None
+    met: bool | None
+
+
+class TopicOutage(msgspec.Struct, frozen=True):
+    """One topic. Times are sums over its partitions, but ``offline_ms``: how long at least one of them had no leader."""
+
+    topic_id: str
+    topic_name: str
+    partitions: int
+    life_ms: int
+    leaderless_ms: int
+    under_min_isr_ms: int
+    unwritable_ms: int
+    offline_ms: int
+
+
+class PartitionOutage(msgspec.Struct, frozen=True):
+    """One partition that was impaired. ``outages``: how often it had no leader; ``longest_ms``: for how long at the most."""
+
+    topic_id: str
+    topic_name: str
+    partition_id: int
+    leaderless_ms: int
+    under_min_isr_ms: int
+    unwritable_ms: int
+    outages: int
+    longest_ms: int
+
+
+class BrokerOutage(msgspec.Struct, frozen=True):
+    """One broker. ``life_ms``: registered; ``out_ms`` of it fenced, ``planned_ms`` of that on purpose; ``out``: it is fenced at the end."""
+
+    broker_id: int
+    life_ms: int
+    fencings: int
+    out_ms: int
+    planned_ms: int
+    longest_ms: int
+    out: bool
+
+
+class Fencing(msgspec.Struct, frozen=True):
+    """One time that a broker was out of service. ``ends`` None: it still is; ``unregistered``: it ended by that."""
+
+    broker_id: int
+    begins: int
+    ends: int | None
+    begins_ms: int
+    ends_ms: int | None
+    reason: str
+    planned: bool
+    unregistered: bool
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """One change of the controller. ``gap_ms``: at most so long there was none; see :mod:`replay.outages.failovers`."""
+
+    epoch: int
+    leader_id: int
+    begins: int
+    begins_ms: int
+    previous_leader_id: int
+    silent_since_ms: int
+    gap_ms: int
+    epochs_without_leader: int
+    lao_known_ms: int | None
+
+
+class PeriodOutage(msgspec.Struct, frozen=True):
+    """One hour or day, which begins at ``period_ms``: service time of all partitions, and what of it was lost."""
+
+    period_ms: int
+    life_ms: int
+    leaderless_ms: int
+    unwritable_ms: int
+
+
+class AvailabilityResult(msgspec.Struct, frozen=True):
+    """From ``since_ms`` to ``until_ms``. Lists of topics, partitions and brokers: the worst first; fencings and failovers: the last first.
+
+    ``periods``: the last ones, oldest first, each of ``period_length_ms``. Each list is cut at the request's limit, of ``…_total``.
+    """
+
+    since_ms: int
+    until_ms: int
+    target_percent: float | None
+    objectives: list[Objective]
+    topics_total: int
+    topics: list[TopicOutage]
+    partitions_total: int
+    partitions: list[PartitionOutage]
+    brokers_total: int
+    brokers: list[BrokerOutage]
+    fencings_total: int
+    fencings: list[Fencing]
+    failovers_total: int
+    failovers: list[Failover]
+    period_length_ms: int
+    periods: list[PeriodOutage]
+
+    @property
+    def passed(self) -> bool:
+        """Whether each objective was met; so, too, if no target was given."""
+        return all(objective.met is not False for objective in self.objectives)

@@ -1,0 +1,51 @@
+"""Figures in words, for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
+
+
+def duration(ms: int | None) -> str:
+    """A duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d; ``unknown`` for None."""
+    if ms is None:
+        return "unknown"
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3g} s"
+    for at, (unit_ms, unit) in enumerate(_UNITS):
+        if ms >= unit_ms:
+            whole, rest = divmod(ms, unit_ms)
+            smaller_ms, smaller = _UNITS[at + 1] if at + 1 < len(_UNITS) else (1000, "s")
+            left = rest // smaller_ms
+            return f"{whole} {unit} {left} {smaller}" if left else f"{whole} {unit}"
+    raise AssertionError(ms)
+
+
+def percent(share: float) -> str:
+    """A share near to 100 with as many digits as tell it apart from 100: 99.5 %, 99.9987 %."""
+    if share in (0.0, 100.0):
+        return f"{share:.0f} %"
+    digits = next((count for count in range(2, 8) if 100 - share >= 10.0**-count), 7) + 1
+    return f"{share:.{digits}f}".rstrip("0").rstrip(".") + " %"
+
+
+def size(count: float) -> str:
+    """Bytes: 512 B, 1.5 KiB, 20 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def more(shown: int, total: int) -> str:
+    """Behind a list that was cut short: how to see the rest."""
+    return f" ({shown} shown: raise --limit for more)" if shown < total else ""
+
+
+def console(width: int | None = None) -> Console:
+    """A console that prints names and values from the log as they are: a topic "[red]" is no markup, and "topic:a:key" no emoji."""
+    return Console(width=width, markup=False, emoji=False)

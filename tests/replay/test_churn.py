@@ -1,0 +1,92 @@
+"""What came and went, and what grew."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Replay
+from outage_story import OutageStory
+
+from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.segments.export import export
+from replay.churn.forecast import trend
+from replay.jobs import churn
+from replay.jobs.churn import ChurnResult
+from replay.text import console
+
+STORY = OutageStory()
+
+
+@pytest.fixture(scope="module")
+def result(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ChurnResult:
+    directory = tmp_path_factory.mktemp("churn")
+    export(STORY, directory)
+    answer: ChurnResult = replay("churn", directory)
+    return answer
+
+
+def test_brokers(result: ChurnResult) -> None:
+    rows = [
+        (each.broker_id, each.leaves, each.leaves_by_leader, each.joins, each.returns, each.max_out_ms)
+        for each in result.brokers
+    ]
+    # 2 was fenced out of two ISRs, and left one as it lagged; it came back into one at 31 s and at 37 s.
+    assert rows == [(2, 3, 1, 2, 2, 11_000), (3, 2, 0, 0, 0, None), (1, 0, 0, 0, 0, None)]
+    led = {each.broker_id: (each.leaderships_lost, each.leaderships_gained) for each in result.brokers}
+    assert led == {1: (3, 4), 2: (1, 0), 3: (0, 0)}
+
+
+def test_partitions(result: ChurnResult) -> None:
+    rows = [
+        (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves) for each in result.partitions
+    ]
+    assert rows == [("a", 0, 3, 2, 2), ("a", 1, 2, 0, 3), ("b", 0, 0, 0, 2)]
+
+
+def test_configs(result: ChurnResult) -> None:
+    rows = [
+        (each.resource_name, each.config_name, each.changes, each.reversals, each.principals) for each in result.configs
+    ]
+    assert rows == [
+        ("a", "retention.ms", 3, 1, 2), ("a", "min.insync.replicas", 2, 0, 1), ("", "min.insync.replicas", 1, 0, 1),
+    ]  # fmt: skip
+    last = result.configs[0]
+    assert (last.last_value, last.last_principal) == ("1", "User:alice")
+
+
+def test_growth(result: ChurnResult) -> None:
+    types = {each.type_name: each.records for each in result.types}
+    assert sum(types.values()) == STORY.end_offset
+    assert (types["LEADER_CHANGE"], types["TOPIC"], types["PARTITION"], types["CONFIG"]) == (2, 2, 3, 6)
+    before, after = result.periods
+    assert before.records + after.records == STORY.end_offset
+    assert before.entities < after.entities
+
+
+def test_a_snapshot_has_the_size_that_is_said(result: ChurnResult) -> None:
+    image = STORY.draft.snapshot()
+    content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generation=0)))
+    # Each kind of entity begins a batch of its own, and these are few entities.
+    batches = 8
+    assert 0 <= len(content) - result.snapshot_bytes < 100 * batches
+    ahead = [each.days for each in result.forecasts]
+    assert ahead == [7, 30, 90, 365]
+    assert result.forecasts[0].log_bytes < result.forecasts[-1].log_bytes
+
+
+def test_a_line_through_points() -> None:
+    day = 86_400_000
+    line = trend([(0, 10.0), (day, 20.0), (2 * day, 30.0)])
+    assert line is not None
+    assert (line.now, round(line.per_day, 6), line.after(7)) == (30.0, 10.0, 100)
+    down = trend([(0, 10.0), (day, 5.0)])
+    assert down is not None
+    assert down.after(30) == 0
+    assert trend([(0, 1.0)]) is None
+
+
+def test_what_is_printed(result: ChurnResult, capsys: pytest.CaptureFixture[str]) -> None:
+    churn.render(result, console(160))
+    said = capsys.readouterr().out
+    assert "topic:a:retention.ms" in said
+    assert "in 365 days" in said
+    assert "3 partitions whose ISR or leader changed; 3 config keys that changed" in said

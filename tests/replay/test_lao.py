@@ -1,0 +1,246 @@
+"""Who held LAO back and for how long, in histories in which that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import Replay
+from log_history import LogHistory
+
+from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.jobs import lao
+from replay.lag import holders
+from replay.order import Order
+from replay.text import console
+
+HOUR = 3_600_000
+
+
+class Story(LogHistory):
+    """A log in which time passes only when told, and writes are what LAO is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(61)
+        self.rng.randrange = lambda *_: 0  # type: ignore[method-assign]
+        self.create_topic("orders", 1)
+
+    def wait(self, ms: int) -> None:
+        self.timestamp_ms += ms
+
+    def write(self) -> int:
+        return self.alter_config("orders", "k", "1")
+
+    def reach(self, lao: int, **applied: int) -> int:
+        """A progress record that names only who changed: ``b1=17``: broker 1 had applied 17."""
+        named = {int(name[1:]): offset for name, offset in applied.items()}
+        return self.append(
+            pb.ProgressRecord(
+                lowest_acknowledged_offset=lao,
+                high_watermark=self.end_offset,
+                applied=[
+                    pb.AppliedOffset(broker_id=b, broker_epoch=self.draft.brokers[b].epoch, applied_offset=offset)
+                    for b, offset in sorted(named.items())
+                ],
+            )
+        )
+
+    def level(self) -> int:
+        """All have applied all."""
+        last = self.end_offset - 1
+        return self.reach(last, **{f"b{b}": last for b in self.active()})
+
+
+class Told(NamedTuple):
+    """One long story with one thing after another, and what is known of each."""
+
+    result: lao.LaoResult
+    known: dict[str, Any]
+
+
+def dies(log: Story, known: dict[str, Any]) -> None:
+    """Kill -9 of broker 2: its session runs out 9 s later, and no progress is recorded meanwhile."""
+    before = log.level()
+    log.wait(60_000)  # an idle minute is no stall
+    written = log.write()
+    log.wait(3_000)
+    log.write()
+    log.wait(6_000)
+    log.set_fenced(2, fenced=True)
+    log.wait(10)
+    last = log.end_offset - 1
+    known["dies"] = (before, last - written + 1, log.reach(last, b1=last, b3=last))
+    log.set_fenced(2, fenced=False)
+    log.level()
+
+
+def is_slow(log: Story, known: dict[str, Any]) -> None:
+    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two. Then it is level at one blow."""
+    first, second, third = log.write(), log.write(), log.write()
+    log.wait(5_000)
+    one = log.reach(first, b1=third, b2=third, b3=first)
+    log.wait(1_000)
+    two = log.reach(second, b3=second)
+    log.wait(1_000)
+    known["slow"] = (one, two, log.level())
+    log.wait(1_000)
+    log.write()
+    log.wait(20)
+    log.level()
+
+
+def fails_over(log: Story, known: dict[str, Any]) -> None:
+    """A new controller, and then a pause that leaves no trace."""
+    log.write()
+    log.wait(4_000)
+    log.elect(2)
+    log.wait(100)
+    failed_over = log.level()
+    log.write()
+    log.wait(3_000)
+    known["failover"] = (failed_over, log.level())
+
+
+def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
+    """Broker 3 shuts down in order while broker 2 is dead; whose successor registers before its session has ended."""
+    log.write()
+    log.wait(5_000)
+    epoch = log.draft.brokers[3].epoch
+    log.append(
+        pb.BrokerRegistrationChangeRecord(
+            broker_id=3, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True, reason="controlled shutdown"
+        )
+    )
+    log.wait(4_000)
+    log.register(2)
+    last = log.end_offset - 1
+    known["leaves"] = log.reach(last, b1=last)
+    log.set_fenced(2, fenced=False)
+    log.set_fenced(3, fenced=False)
+    log.level()
+
+
+def takes_hours(log: Story, known: dict[str, Any]) -> None:
+    log.timestamp_ms += HOUR - log.timestamp_ms % HOUR
+    known["hour"] = log.timestamp_ms
+    log.write()
+    log.wait(40)
+    log.level()
+    log.wait(HOUR)
+    for _ in range(99):
+        log.write()
+    log.wait(10)
+    log.write()
+    log.wait(1_500)
+    log.level()
+    log.wait(2 * HOUR)
+
+
+def has_not_ended(log: Story, known: dict[str, Any]) -> None:
+    """The export is made in the middle of it: broker 1 stands where LAO does."""
+    written = log.write()
+    log.wait(1_500)
+    log.write()
+    log.reach(written, b1=written, b2=written + 1, b3=written + 1)
+    log.wait(7_000)
+    log.write()
+
+
+@pytest.fixture(scope="module")
+def told(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """One run for all: the questions are many, and Spark is slow to begin."""
+    log, known, directory = Story(), dict[str, Any](), tmp_path_factory.mktemp("told")
+    for chapter in (dies, is_slow, fails_over, leaves_in_order, takes_hours, has_not_ended):
+        chapter(log, known)
+    export(log, directory)
+    with pytest.MonkeyPatch.context() as patch:
+        # As for a log of many millions of records.
+        patch.setattr(lao, "order_for", lambda _: Order(3))
+        result = replay("lao", directory)
+    return Told(result, known | {"directory": directory})
+
+
+def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
+    _, _, died = told.known["dies"]
+    _, two, level = told.known["slow"]
+    failed_over, traceless = told.known["failover"]
+    ups = sorted(told.result.hold_ups, key=lambda up: up.began_ms)
+    assert [(up.broker_id, up.cause, up.held_ms, up.last_offset) for up in ups] == [
+        (2, holders.FENCED, 9_010, died),
+        (3, holders.BEHIND, 6_000, two),
+        # It ends with everybody level: nobody can say who it was.
+        (None, holders.UNKNOWN, 1_000, level),
+        (None, holders.FAILOVER, 4_100, failed_over),
+        (None, holders.UNKNOWN, 3_000, traceless),
+        (2, holders.FENCED, 9_000, told.known["leaves"]),
+        (1, holders.BEHIND, 7_000, None),
+    ]
+    assert [up.reason for up in ups if up.cause == holders.FENCED] == ["session timed out", "registered anew"]
+    before, records, _ = told.known["dies"]
+    assert (ups[0].first_offset, ups[0].records, ups[0].waited_ms) == (before, records, 9_010)
+    assert told.result.hold_ups[0].held_ms == told.result.max_ms == 9_010
+    assert told.result.held_ms == sum(up.held_ms for up in ups)
+
+
+def test_brokers_by_their_own_words(told: Told) -> None:
+    brokers = {broker.broker_id: broker for broker in told.result.brokers}
+    held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
+    assert held == {1: (1, 7_000, 7_000), 2: (2, 18_010, 9_010), 3: (1, 6_000, 6_000)}
+    # When broker 2 was fenced it had not applied what was written 9 s before; of the end, where broker 1 stands, no sample tells.
+    assert {id_: each.max_lag_ms for id_, each in brokers.items()} == {1: 0, 2: 9_000, 3: 6_000}
+    assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
+
+
+def test_samples(told: Told) -> None:
+    one, two, level = told.known["slow"]
+    points = {point.offset: point for point in told.result.timeline}
+    said = [
+        (points[at].lag_ms, points[at].lag_offsets, points[at].covered, points[at].waited_ms)
+        for at in (one, two, level)
+    ]
+    # Of what waits, a progress record is none, but it is an offset.
+    assert said == [(5_000, 2, 1, 5_000), (6_000, 2, 1, 6_000), (0, 0, 1, 7_000)]
+    assert told.result.samples == len(points)
+
+
+def test_hours(told: Told) -> None:
+    first, second, third = [hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]]
+    assert (first.hour_ms, first.records, first.p50_ms, first.max_ms, first.waiting) == (
+        told.known["hour"],
+        1,
+        40,
+        40,
+        0,
+    )
+    assert (second.records, second.p50_ms, second.p99_ms, second.max_ms) == (100, 1_510, 1_510, 1_510)
+    assert (third.records, third.max_ms, third.waiting) == (3, 1_500, 2)
+    assert told.result.waiting == 2
+
+
+def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]) -> None:
+    later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=1)
+    assert (later.hours, [up.broker_id for up in later.hold_ups]) == (told.result.hours[-1:], [1])
+    assert (later.samples, later.records, later.brokers_total, len(later.brokers)) == (1, 3, 3, 1)
+    lao.render(told.result, console(200))
+    said = capsys.readouterr().out
+    assert "7 s so far" in said
+    assert "went on without it: session timed out" in said
+    assert "LAO was held back 7 times" in said
+
+
+def test_unknown_is_not_zero(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Story()
+    log.wait(60_000)
+    log.write()
+    log.reach(-1)
+    export(log, tmp_path)
+    result = replay("lao", tmp_path)
+    (point,) = result.timeline
+    assert {point.lowest_acknowledged_offset, point.lag_offsets, point.lag_ms, point.waited_ms} == {None}
+    assert (result.samples, result.unknown, result.brokers) == (1, 1, [])
+    # All that was written waits still, since the beginning; there was nobody it could be laid to.
+    assert [(up.broker_id, up.cause, up.last_offset) for up in result.hold_ups] == [(None, holders.UNKNOWN, None)]
+    lao.render(result, console(200))
+    assert "LAO unknown in 1" in capsys.readouterr().out
