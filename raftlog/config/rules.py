@@ -186,11 +186,6 @@ def _fetch_fits_message(settings: Settings) -> str | None:
     return None if fetch < message else f"{fetch} bytes must be less than socket.request.max.bytes = {message} bytes"
 
 
-def _cursors_beyond_retention(settings: Settings) -> str | None:
-    most, retention = settings.metadata_export_cursor_max_bytes, settings.metadata_max_retention_bytes
-    return None if most >= retention else f"{most} bytes is less than metadata.max.retention.bytes = {retention} bytes"
-
-
 def _fetch_wait_below_lag(settings: Settings) -> str | None:
     wait, lag = settings.replica_fetch_wait_max_ms, settings.replica_lag_time_max_ms
     return None if wait < lag else f"{wait} ms must be less than replica.lag.time.max.ms = {lag} ms"
@@ -228,7 +223,6 @@ RULES: tuple[Rule, ...] = (
     Rule(("broker_metadata_lag_probation_max_ms", "broker_metadata_lag_probation_ms"), _probation),
     Rule(("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"), _wait_below_timeout),
     Rule(("controller_quorum_fetch_max_bytes", "socket_request_max_bytes"), _fetch_fits_message),
-    Rule(("metadata_export_cursor_max_bytes", "metadata_max_retention_bytes"), _cursors_beyond_retention),
     Rule(("replica_fetch_wait_max_ms", "replica_lag_time_max_ms"), _fetch_wait_below_lag),
     Rule(("replica_fetch_response_max_bytes", "socket_request_max_bytes"), _replica_fetch_fits_message),
     Rule(("tls_certificate_file", "tls_key_file", "tls_ca_file"), _tls_complete),

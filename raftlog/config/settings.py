@@ -210,7 +210,8 @@ class Settings(BaseModel):
     metadata_export_cursor_max_bytes: Positive = _key(
         1 << 30, "What an export has yet to read, as its cursor says (`raftlog export --cursor`), is not dropped, until log and snapshots"
         " of a node take more than this: a cursor that is forgotten must not fill the disk. Then the log start passes it, which the node"
-        " logs as an error and counts. At least metadata.max.retention.bytes.", unit="bytes", roles=CONTROLLER,
+        " logs as an error and counts. With no more than metadata.max.retention.bytes cursors keep nothing that is dropped for its"
+        " size.", unit="bytes", roles=CONTROLLER,
     )  # fmt: skip
 
     # --- the broker itself --------------------------------------------------------------------------------------------

@@ -186,6 +186,17 @@ def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
     assert at.pending.features["metadata.version"] == 2
 
 
+def test_level_3_does_not_know_export_cursors() -> None:
+    at = cell(Quorum({1: 4, 2: 4, 3: 4}), level=4)
+    at.propose(Decision([record(pb.ExportCursorRecord(name="nightly", end_offset=1))]))
+    to_3 = update(("metadata.version", 3), kind=SAFE_DOWNGRADE)
+    message, _ = refused(at, to_3)
+    assert "1 export cursors are set, the first is 'nightly'" in message
+    at.propose(Decision([record(pb.ExportCursorRecord(name="nightly"))]))
+    at.send(to_3)
+    assert at.pending.features["metadata.version"] == 3
+
+
 def test_what_a_downgrade_means_is_said_and_an_upgrade_needs_no_words() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
     both = update(("metadata.version", 1), ("lao.version", 0), kind=SAFE_DOWNGRADE, validate_only=True)
