@@ -221,7 +221,7 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimm
 def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []
     monkeypatch.setattr(submit, "run_here", lambda request: seen.append(request) or EXIT_FINDINGS)
-    key = ["topic", "orders"] if job == "history" else []
+    key = {"history": ["topic", "orders"], "sql": ["SELECT 1"]}.get(job, [])
     monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *key, "--limit", "5"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
