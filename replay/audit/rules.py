@@ -144,6 +144,12 @@ EPOCH_WITHOUT_CONTROLLER = Rule(
     "a controller epoch does not begin with the record of its election",
     tuple(RecordType),
 )
+NUMBER_EXECUTED_TWICE = Rule(
+    "NUMBER_EXECUTED_TWICE", CRITICAL, "a numbered write of a client was executed twice", tuple(RecordType)
+)
+CLOSED_CLIENT_WROTE = Rule(
+    "CLOSED_CLIENT_WROTE", ERROR, "a numbered write was executed after its client was closed", tuple(RecordType)
+)
 
 RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstance(each, Rule))
 """All, in the order above."""

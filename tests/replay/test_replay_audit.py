@@ -401,6 +401,21 @@ def _lao(log: AuditedLog) -> None:
     log.say(log.end_offset - 1)
 
 
+@offence
+def numbered_writes(log: AuditedLog) -> Found:
+    client, nobody = log.append(pb.OpenClientRecord(name="closed")), 777_777
+    change = pb.ConfigRecord(resource_type=2, resource_name="numbered", name="retention.ms", value="1")
+    log.append(change, client_id=client)
+    log.append(pb.CloseClientRecord(client_id=client, reason="closed"))
+    log.sequence -= 1
+    again = log.append(change, change, client_id=client) + 1
+    # Of a client that no record has opened: its numbers promise nothing.
+    log.append(change, client_id=nobody)
+    log.sequence -= 1
+    log.append(change, client_id=nobody)
+    return [("CLOSED_CLIENT_WROTE", again, None), ("NUMBER_EXECUTED_TWICE", again, None)]
+
+
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 
