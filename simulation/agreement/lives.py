@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
-from simulation.agreement.witness import Sighting, Snapshot, Witness
+from raftlog.segments.manifest import StateHash
+from simulation.agreement.witness import Sighting, Snapshot, Who, Witness
+from simulation.checks.api import Checker
 from simulation.checks.golden import GoldenLog
+from simulation.checks.ledger import Ledger
 from simulation.checks.suite import all_checkers
 from simulation.hosts import CLUSTER_ID
 from simulation.swarm import SwarmConfig
@@ -26,8 +31,8 @@ class Life:
     seed: int
     directory: Path
     end_offset: int
-    sightings: dict[Sighting, str]
-    """States that nodes had, and who."""
+    sightings: dict[Sighting, Who]
+    """States that nodes had, and who. Those of controllers and of snapshots are in the manifest too."""
     snapshots: list[Snapshot]
     failure: str
     """Which check failed, and how; empty: none."""
@@ -69,19 +74,37 @@ def live(seed: int, directory: Path, config: SwarmConfig | None = None, *, check
     ``checked`` False: without the checkers that would end the life at the first broken promise; of those only the ledger is there, which
     says what is committed.
     """
-    ledger, *others = all_checkers()
+    # Made alone: the others subscribe to their ledger as soon as they are made.
+    checkers: list[Checker] = all_checkers() if checked else [Ledger()]
     witness = Witness()
-    outcome = run_swarm(seed, config, [ledger, *(others if checked else ()), witness])
-    golden: GoldenLog = ledger.golden  # type: ignore[attr-defined]
-    export_committed(golden, directory, random.Random(f"{seed} export"))
+    outcome = run_swarm(seed, config, [*checkers, witness])
+    golden = next(one.golden for one in checkers if isinstance(one, Ledger))
+    said = [_said(one, who) for one, who in witness.sightings.items() if who.is_controller]
+    export_committed(golden, directory, random.Random(f"{seed} export"), said)
     failure = outcome.failure
-    said = "" if failure is None else f"{type(failure).__name__}: {failure}"
-    return Life(seed, directory, golden.end, witness.sightings, witness.snapshots, said)
+    return Life(
+        seed,
+        directory,
+        golden.end,
+        witness.sightings,
+        witness.snapshots,
+        failure="" if failure is None else f"{type(failure).__name__}: {failure}",
+    )
 
 
-def export_committed(golden: GoldenLog, directory: Path, rng: random.Random) -> None:
-    """Export a committed log in a few goes, each up to the end of a batch that is drawn."""
+def _said(sighting: Sighting, who: Who) -> StateHash:
+    return StateHash(
+        offset=sighting.offset,
+        epoch=sighting.epoch,
+        state_hash=format_hash(sighting.state_hash),
+        node_id=who.node_id,
+        source=who.source,
+    )
+
+
+def export_committed(golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]) -> None:
+    """Export a committed log in a few goes, each up to the end of a batch that is drawn. ``said``: by nodes, of their states."""
     log = CommittedLog(golden)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):
         log.high_watermark = end
-        export(log, directory)
+        export(log, directory, witnesses=lambda end=end: [one for one in said if one.offset < end])  # type: ignore[misc]

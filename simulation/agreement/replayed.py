@@ -1,7 +1,7 @@
 """Asks Spark about an exported life, by the code that ``raftlog replay`` runs, and compares with what the nodes had.
 
-* The state hash at every offset at which some node was seen, from one fold; and by the job ``state`` at one of them, with another
-  number of tasks.
+* The state hash at every offset at which some node was seen, from one fold.
+* The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and snapshots, in another number of tasks.
 * Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the same end.
 * The audit: it must find nothing in an honest life.
 """
@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from raftlog import batch
 from raftlog.errors import RaftlogError
-from raftlog.metadata.entities import format_hash
+from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
@@ -42,6 +43,8 @@ class Answer:
     """States of nodes that were compared."""
     snapshots: int = 0
     """Snapshots that were loaded, and the tail folded behind them."""
+    verified: int = 0
+    """States that the job ``verify`` compared."""
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
 
@@ -51,25 +54,29 @@ class Answer:
         return not self.disagreements and not self.findings
 
 
-def ask(spark: SparkSession, life: Life) -> Answer:
-    """Everything about one life. What Spark refuses to do is a disagreement too."""
+def ask(spark: SparkSession, life: Life, *, audited: bool = True) -> Answer:
+    """Everything about one life. What Spark refuses to do is a disagreement too. ``audited`` False: all but the audit."""
     answer = Answer(records=life.end_offset)
     if life.empty:
         return answer
     try:
-        hashes = _compare_states(spark, life, answer)
+        hashes = compare_states(spark, life, answer)
         _compare_snapshots(life, hashes[life.end_offset - 1], answer)
-        _compare_job(spark, life, hashes, answer)
-        audited = compute(spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN))
+        _verify(spark, life, answer)
+        if audited:
+            _audit(spark, life, answer)
     except RaftlogError as error:
         answer.disagreements.append(f"the replay fails: {error}")
-        return answer
-    for finding in audited.findings:
-        answer.findings.setdefault(finding.rule, []).append(finding.offset)
     return answer
 
 
-def _compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int, int]:
+def _audit(spark: SparkSession, life: Life, answer: Answer) -> None:
+    found = compute(spark, JobRequest(job="audit", export=str(life.directory), limit=FINDINGS_SHOWN))
+    for finding in found.findings:
+        answer.findings.setdefault(finding.rule, []).append(finding.offset)
+
+
+def compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int, int]:
     """The hashes at all offsets in question, from one fold."""
     rows = records(spark, open_export(JobRequest(job="state", export=str(life.directory))))
     inside = {sighting: who for sighting, who in life.sightings.items() if sighting.offset < life.end_offset}
@@ -105,6 +112,17 @@ def _raw(directory: Path) -> Iterator[bytes]:
         yield from read_batches(directory / segment.file, segment.file)
 
 
+def is_disputed(life: Life) -> bool:
+    """Whether some node had another state than a fold from 0 in this process gives: without Spark, to know of whom to ask it."""
+    states = {-1: (0, 0)}
+    builder = ImageBuilder(Image())
+    for data in _raw(life.directory):
+        builder.apply_chunk(data)
+        states[builder.offset] = builder.epoch, builder.state_hash & HASH_MASK
+    inside = (one for one in life.sightings if one.offset < life.end_offset)
+    return any(states.get(one.offset) != (one.epoch, one.state_hash) for one in inside)
+
+
 def _compare_snapshots(life: Life, at_end: int, answer: Answer) -> None:
     for snapshot in life.snapshots:
         if snapshot.end_offset <= life.end_offset:
@@ -125,12 +143,9 @@ def _compare_snapshot(life: Life, snapshot: Snapshot, at_end: int, answer: Answe
         )
 
 
-def _compare_job(spark: SparkSession, life: Life, hashes: dict[int, int], answer: Answer) -> None:
-    rng = random.Random(f"{life.seed} replay")
-    offset, tasks = rng.choice(sorted(hashes)), rng.choice(TASKS)
-    request = JobRequest(job="state", export=str(life.directory), at_offset=offset, partitions=tasks, limit=1)
-    said, expected = compute(spark, request).state_hash, format_hash(hashes[offset])
-    if said != expected:
-        answer.disagreements.append(
-            f"job state at {offset} in {tasks} tasks says {said}, all at once it was {expected}"
-        )
+def _verify(spark: SparkSession, life: Life, answer: Answer) -> None:
+    """Files, chain, both forms, and the states that controllers and snapshots had, as an operator would ask."""
+    tasks = random.Random(f"{life.seed} replay").choice(TASKS)
+    said = compute(spark, JobRequest(job="verify", export=str(life.directory), partitions=tasks, limit=FINDINGS_SHOWN))
+    answer.disagreements += [f"verify in {tasks} tasks: {fault.check}: {fault.message}" for fault in said.faults]
+    answer.verified += said.states_total

@@ -31,6 +31,18 @@ class Sighting(NamedTuple):
     state_hash: int
 
 
+class Who(NamedTuple):
+    """Who had a state. ``source``: as in an export's manifest, "image" or "snapshot"."""
+
+    name: str
+    node_id: int
+    source: str
+    is_controller: bool
+
+    def __str__(self) -> str:
+        return self.name if self.source == "image" else f"a snapshot of {self.name}"
+
+
 class Snapshot(NamedTuple):
     """A snapshot that a node had on its disk. ``end_offset`` is exclusive."""
 
@@ -42,8 +54,8 @@ class Witness(Checker):
     """Give it to a run among the checkers."""
 
     def __init__(self) -> None:
-        self.sightings: dict[Sighting, str] = {}
-        """Whoever had it first: a host's name, or a host's snapshot."""
+        self.sightings: dict[Sighting, Who] = {}
+        """Whoever had it first."""
         self.snapshots: list[Snapshot] = []
         """Some, by the time when they came to be."""
         self._keep_each = 1
@@ -56,20 +68,22 @@ class Witness(Checker):
                 continue
             # What it has applied, not what it shows: an image that nobody has asked for is not made for this.
             builder = host.service._committed._builder
-            self._saw(builder.offset, builder.epoch, builder.state_hash & HASH_MASK, host.name)
+            self._saw(
+                builder.offset, builder.epoch, builder.state_hash & HASH_MASK, Who(host.name, host.id, "image", True)
+            )
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
         tip = host.service._view._tip
-        self._saw(tip.offset, tip.epoch, tip.state_hash, host.name)
+        self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if isinstance(event, ev.SnapshotFrozen) or (isinstance(event, ev.SnapshotStored) and not event.error):
             self._saw_snapshot(host, event.snapshot_id)
 
-    def _saw(self, offset: int, epoch: int, state_hash: int, who: str) -> None:
+    def _saw(self, offset: int, epoch: int, state_hash: int, who: Who) -> None:
         if offset >= 0:
             self.sightings.setdefault(Sighting(offset, epoch, state_hash), who)
 
@@ -87,7 +101,8 @@ class Witness(Checker):
             # Not sound: the affair of those who check, and nothing that the cluster has said of its state.
             return
         assert verifier.state_hash is not None
-        self._saw(header.end_offset - 1, header.epoch, verifier.state_hash, f"a snapshot of {host.name}")
+        who = Who(host.name, host.id, "snapshot", True)
+        self._saw(header.end_offset - 1, header.epoch, verifier.state_hash, who)
         self._keep(Snapshot(header.end_offset, b"".join(pieces)))
 
     def _keep(self, snapshot: Snapshot) -> None:

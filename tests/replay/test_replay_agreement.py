@@ -9,24 +9,81 @@ import pytest
 import structlog
 from pyspark.sql import SparkSession
 
-from simulation.agreement.lives import live
-from simulation.agreement.replayed import ask
+from simulation.agreement.hunted import live_mutated
+from simulation.agreement.lives import Life, live
+from simulation.agreement.mutants import Sight, as_markdown
+from simulation.agreement.replayed import ask, is_disputed
+from simulation.agreement.spliced import audit_spliced
+from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence
+from simulation.mutants.registry import MUTANTS
 
-SEEDS = (0, 2, 7)
+HONEST = (0, 2, 7, 8)
+SEEN = {
+    "isr-member-epoch-ignored": "STALE_BROKER_EPOCH",
+    "registration-keeps-isr": "INACTIVE_IN_ISR",
+    "unfenced-at-registration": "REGISTERED_UNFENCED",
+}
+UNSEEN = "isr-in-metadata"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    life = live(seed, tmp_path / "export")
-    assert life.failure == ""
-    answer = ask(spark, life)
-    assert (answer.disagreements, answer.findings) == ([], {})
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
+    """Honest ones by seed, and one of each mutant."""
+    directory = tmp_path_factory.mktemp("lives")
+    found = {str(seed): live(seed, directory / str(seed)) for seed in HONEST}
+    assert [life.failure for life in found.values()] == [""] * len(HONEST)
+    for name in (*SEEN, UNSEEN):
+        mutated = live_mutated(MUTANTS[name], MUTANTS[name].known, directory / name)
+        assert mutated is not None
+        found[name] = mutated
+    return found
+
+
+@pytest.mark.parametrize("seed", HONEST[:2])
+def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, lives: dict[str, Life], seed: int) -> None:
+    answer = ask(spark, lives[str(seed)], audited=False)
+    assert answer.disagreements == []
     assert answer.states > 20
+    assert answer.verified > 10
+    assert answer.snapshots > 2
+
+
+def test_the_audit_finds_nothing_in_honest_lives_and_what_mutants_break(
+    spark: SparkSession, lives: dict[str, Life], tmp_path: Path
+) -> None:
+    audited = audit_spliced(spark, list(lives.values()), tmp_path / "spliced.parquet")
+    found = dict(zip(lives, audited, strict=True))
+    assert {name: set(rules) for name, rules in found.items() if name not in SEEN and rules} == {}
+    assert {name: rule for name, rule in SEEN.items() if rule not in found[name]} == {}
+    for name in SEEN:
+        offsets = [offset for at in found[name].values() for offset in at]
+        assert 0 <= min(offsets) <= max(offsets) < lives[name].end_offset
+
+
+def test_a_node_with_another_state_is_noticed(spark: SparkSession, lives: dict[str, Life]) -> None:
+    """The replay of one life is held against the nodes of another."""
+    one, other = lives["0"], lives["2"]
+    assert not is_disputed(one)
+    forged = Life(one.seed, one.directory, one.end_offset, other.sightings, other.snapshots, "")
+    assert is_disputed(forged)
+    assert any("the replay has" in line for line in ask(spark, forged, audited=False).disagreements)
+
+
+def test_each_mutant_that_is_not_seen_has_a_reason() -> None:
+    assert set(WHY_UNSEEN) < set(MUTANTS)
+    one, other = Sight(MUTANTS["registration-keeps-isr"]), Sight(MUTANTS[UNSEEN])
+    one.add(None, ())
+    one.add(Life(0, Path(), 1, {}, [], ""), ["INACTIVE_IN_ISR"])
+    other.add(Life(0, Path(), 1, {}, [], ""), [])
+    lines = as_markdown([one, other]).splitlines()
+    assert lines[2].endswith("| `INACTIVE_IN_ISR` (1) | 1 of 2 |")
+    assert lines[-1].endswith("| 1 |")
+    assert WHY_UNSEEN[UNSEEN] in lines[-1]

@@ -1,0 +1,114 @@
+"""Which of the simulator's mutants the replay of the exported log sees, by which rule, and which it cannot see.
+
+A mutant is lived with no checker but the ledger, so that it has time to do harm; then the log is exported and audited as any other.
+It is *seen* if the audit finds something, or if the fold from the beginning is not the state that some node had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from raftlog.errors import RaftlogError
+from simulation.agreement.hunted import live_mutated
+from simulation.agreement.lives import Life
+from simulation.agreement.replayed import Answer, compare_states, is_disputed
+from simulation.agreement.spliced import audit_spliced
+from simulation.agreement.unseen import WHY_UNSEEN
+from simulation.mutants.mutant import Mutant
+from simulation.mutants.registry import MUTANTS
+
+STATE_HASH = "state hash"
+"""Seen without a rule of the audit."""
+LIVES_AT_ONCE = 100
+Lived = tuple[str, Life | None]
+"""A mutant's name, and one life; None: it did not end."""
+
+
+@dataclass(slots=True)
+class Sight:
+    """What the replay saw of one mutant."""
+
+    mutant: Mutant
+    lives: int = 0
+    hung: int = 0
+    """Lives that did not end."""
+    seen: int = 0
+    """Lives in which it was seen."""
+    by: Counter[str] = field(default_factory=Counter)
+    """Rule, or STATE_HASH -> in how many lives."""
+
+    @property
+    def explained(self) -> bool:
+        """It was seen, or there is a reason why not."""
+        return bool(self.seen) or self.mutant.name in WHY_UNSEEN
+
+    def add(self, life: Life | None, rules: Sequence[str]) -> None:
+        """What was seen in one more life."""
+        self.lives += 1
+        self.hung += life is None
+        self.seen += bool(rules)
+        self.by.update(rules)
+
+
+def live_all(names: Sequence[str], seeds: int, directory: Path, *, processes: int = 1) -> Iterator[Lived]:
+    """Live each mutant so often: from the seed that is known to kill it, then from 0 on."""
+
+    def lived(name: str, turn: int) -> Lived:
+        mutant = MUTANTS[name]
+        seed = mutant.known + turn
+        return name, live_mutated(mutant, seed, directory / f"{name}-{seed}")
+
+    with ThreadPoolExecutor(processes) as pool:
+        pairs = [(name, turn) for turn in range(seeds) for name in names]
+        yield from pool.map(lambda pair: lived(*pair), pairs)
+
+
+def look(spark: SparkSession, lived: Sequence[Lived], directory: Path) -> list[Sight]:
+    """Audit all lives, and fold those in which the nodes' states are disputed. ``directory``: for what is between."""
+    sights = {name: Sight(MUTANTS[name]) for name in dict.fromkeys(name for name, _ in lived)}
+    whole = [(name, life) for name, life in lived if life is not None and not life.empty]
+    for begin in range(0, len(whole), LIVES_AT_ONCE):
+        some = whole[begin : begin + LIVES_AT_ONCE]
+        found = audit_spliced(spark, [life for _, life in some], directory / f"spliced-{begin}.parquet")
+        for (name, life), findings in zip(some, found, strict=True):
+            sights[name].add(life, [*sorted(findings), *_states(spark, life)])
+    for name, nothing in lived:
+        if nothing is None or nothing.empty:
+            sights[name].add(nothing, ())
+    return list(sights.values())
+
+
+def _states(spark: SparkSession, life: Life) -> list[str]:
+    answer = Answer()
+    try:
+        if is_disputed(life):
+            compare_states(spark, life, answer)
+    except RaftlogError as error:
+        answer.disagreements.append(str(error))
+    return [STATE_HASH] if answer.disagreements else []
+
+
+def as_markdown(sights: Sequence[Sight]) -> str:
+    """The tables of docs/agreement.md: the mutants that were seen, and why the others were not."""
+    lines = ["| Mutant | What it breaks | Seen by (lives) | Seen |", "|---|---|---|---|"]
+    for sight in sights:
+        if sight.seen:
+            by = ", ".join(f"{_name(rule)} ({count})" for rule, count in sight.by.most_common())
+            lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of {sight.lives} |")
+    lines += ["", "| Mutant not seen | What it breaks | Why | Lives |", "|---|---|---|---|"]
+    for sight in sights:
+        if not sight.seen:
+            why = WHY_UNSEEN.get(sight.mutant.name, "**not explained**")
+            lives = f"{sight.lives}" + (f", {sight.hung} without end" if sight.hung else "")
+            lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {why} | {lives} |")
+    return "\n".join(lines)
+
+
+def _name(rule: str) -> str:
+    return rule if rule == STATE_HASH else f"`{rule}`"
