@@ -23,6 +23,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
+from replay.fold import fold, totals
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.runner import compute
@@ -82,6 +83,12 @@ def compare_states(spark: SparkSession, life: Life, answer: Answer) -> dict[int,
     inside = {sighting: who for sighting, who in life.sightings.items() if sighting.offset < life.end_offset}
     wanted = {sighting.offset for sighting in inside} | {life.end_offset - 1}
     hashes = state_hashes(rows, wanted)
+    # The other fold, which hashes what is left at the end instead of each change.
+    at_end = totals(fold(rows, with_entities=False)).state_hash
+    if at_end != hashes[life.end_offset - 1]:
+        answer.disagreements.append(
+            f"the fold ends in state {format_hash(at_end)}, its changes add up to {format_hash(hashes[life.end_offset - 1])}"
+        )
     epochs = dict(_ends(life.directory))
     for sighting, who in inside.items():
         answer.states += 1

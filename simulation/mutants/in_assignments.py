@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.partition_change:next_state",
-                "members, recovery_state = (leader,), RECOVERING",
-                "members = (leader,)",
+                "wanted, members, recovery_state = present, (leader,), RECOVERING",
+                "wanted, members = present, (leader,)",
             ),
         ),
         MOVING,
@@ -116,7 +116,7 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.metadata.fold:changed_partition",
-                'has("leader") or not set(old.replicas) <= set(replicas)',
+                'has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))',
                 'has("leader")',
             ),
         ),
