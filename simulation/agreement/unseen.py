@@ -13,7 +13,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "who may be elected, and when, is not in the log: a cluster with less luck would write the same": (
         "pre-vote-always", "pre-vote-skipped", "check-quorum-off",
     ),
-    "nothing is written any more: the log ends, and says no wrong": ("truncate-on-equal", "install-keeps-start"),
+    "nothing is written any more: the log ends, and says no wrong": ("truncate-on-equal", "install-keeps-start", "no-leader-change"),
     "from when on a voter set is in force is not in the log, nor what was committed when the next one was proposed": (
         "membership-on-commit", "two-changes-at-once", "change-before-own-commit", "install-keeps-voters", "snapshot-without-voters",
     ),
@@ -49,6 +49,17 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "lao-known-too-early",
     ),
     "LAO in the log follows from what brokers are said to have applied, also where that is not true": ("lao-counts-fetched",),
+    "an image that was ahead of the log, or of records that were never committed, says no other state at an offset of the log": (
+        "pending-survives", "committed-from-pending", "snapshot-of-pending",
+    ),
+    "who folds the record stops himself, before it is committed": (
+        "duplicate-of-old-epoch", "duplicate-not-looked-for", "isr-decided-by-committed",
+    ),
+    "there is no rule for it yet: it would follow reassignments from their beginning to their end": (
+        "reassignment-before-in-sync", "cancel-forgets-removing", "second-reassignment-forgets-first",
+    ),
+    "a snapshot that is not whole names no state to compare": ("part-of-snapshot",),
+    "builds that do not map hosts yet write the same": ("registration-unmapped",),
 }  # fmt: skip
 
 WHY_UNSEEN = {mutant: why for why, mutants in _REASONS.items() for mutant in mutants}
