@@ -171,9 +171,7 @@ def _add_diff(app: typer.Typer, run: Runner) -> None:
 
 
 def _add_report(app: typer.Typer, run: Runner) -> None:
-    @app.command(
-        help="One page for all of it: timeline, incidents, audit. Opens offline. Exit code 3: the audit found something."
-    )
+    @app.command(help="What happened, on one page that opens offline. Exit code 3: the audit found something.")
     def report(
         export: _Export,
         *,

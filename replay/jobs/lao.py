@@ -26,7 +26,7 @@ from replay.request import JobRequest
 from replay.rows import first, keeper
 from replay.source import Export, records, require_whole_history
 
-__all__ = ["BrokerLag", "HoldUp", "Hour", "LaoPoint", "LaoResult", "LaoTables", "render", "run", "tables"]
+__all__ = ["BrokerLag", "HoldUp", "Hour", "LaoPoint", "LaoResult", "LaoTables", "render", "run", "summarize", "tables"]
 
 
 class LaoTables(NamedTuple):
@@ -74,10 +74,11 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
     require_whole_history(export)
     with ExitStack() as keep:
         found = tables(records(spark, export), stall_ms=request.stall_ms, since_ms=request.since_ms, keep=keep)
-        return _result(found, request)
+        return summarize(found, request)
 
 
-def _result(found: LaoTables, request: JobRequest) -> LaoResult:
+def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
+    """The tables as figures and bounded lists."""
     waited = found.waits.agg(*wait_figures()).collect()[0]
     lag = found.points.agg(
         sf.count("*").alias("samples"),

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from typing import TypeVar
 
+from msgspec import Struct, structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
 from replay.errors import ReplayError
-from replay.jobs import audit
+from replay.jobs import audit, availability, churn, lao
 from replay.report import page
-from replay.report.model import Header, ReportResult
+from replay.report.axis import choose_axis
+from replay.report.model import MAX_PERIODS, Axis, Header, ReportResult
 from replay.report.summary import verdict
 from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
 from replay.source import Export, records, require_whole_history
+
+Result = TypeVar("Result", bound=Struct)
+_WHOLE = {"periods", "objectives", "types", "forecasts"}
+"""Lists that are short by themselves, or drawn over time."""
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResult:
@@ -24,19 +32,32 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     require_whole_history(export)
     output = page.writable(request.output)
     rows = records(spark, export)
-    header, begins_ms, ends_ms = _header(rows, export)
-    result = ReportResult(
-        output=str(output),
-        header=header,
-        timeline=make_timeline(rows, begins_ms, ends_ms),
-        audit=audit.run(spark, export, request),
-    )
+    header, axis = _header(rows, export)
+    audited = audit.run(spark, export, request)
+    charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
+    with ExitStack() as keep:
+        lag = lao.tables(rows, stall_ms=request.stall_ms, keep=keep)
+        result = ReportResult(
+            output=str(output),
+            header=header,
+            timeline=make_timeline(rows, axis, lag, audited.findings),
+            audit=audited,
+            lao=lao.summarize(lag, request),
+            availability=_rows(availability.run(spark, export, charted), request.limit),
+            churn=_rows(churn.run(spark, export, charted), request.limit),
+        )
     page.write(page.render_page(result), output)
     return result
 
 
-def _header(rows: DataFrame, export: Export) -> tuple[Header, int, int]:
-    """Whose log; when its first and its last record were written."""
+def _rows(result: Result, limit: int) -> Result:
+    """The result with its tables cut to so many rows."""
+    tables = {name: getattr(result, name) for name in result.__struct_fields__ if name not in _WHOLE}
+    return structs.replace(result, **{name: rows[:limit] for name, rows in tables.items() if isinstance(rows, list)})
+
+
+def _header(rows: DataFrame, export: Export) -> tuple[Header, Axis]:
+    """Whose log, and from when to when."""
     last = rows.select(
         sf.min("offset").alias("first_offset"),
         sf.max("offset").alias("last_offset"),
@@ -60,7 +81,7 @@ def _header(rows: DataFrame, export: Export) -> tuple[Header, int, int]:
         metadata_version=manifest.metadata_version,
         exported_at=manifest.exported_at,
     )
-    return header, last.begins_ms, last.ends_ms
+    return header, choose_axis(last.begins_ms, last.ends_ms)
 
 
 def render(result: ReportResult, console: Console) -> None:

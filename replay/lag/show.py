@@ -17,7 +17,8 @@ def _show(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _why(held: HoldUp) -> str:
+def why(held: HoldUp) -> str:
+    """Why LAO was held back, in words."""
     if held.cause == holders.FENCED:
         return f"went on without it: {held.reason}"
     return {
@@ -44,7 +45,7 @@ def _hold_ups(result: LaoResult) -> Table:
             "-" if held.broker_id is None else str(held.broker_id),
             duration(held.waited_ms),
             str(held.records),
-            _why(held),
+            why(held),
         )
     return table
 

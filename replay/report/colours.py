@@ -16,9 +16,12 @@ STATES = {
     "stopped": GREY,
     "fenced": VERMILION,
     "starting": AMBER,
+    "holding": PINK,
 }
-PATTERNS = {"serving": "", "leaving": "/", "stopped": "\\", "fenced": "", "starting": "x"}
+PATTERNS = {"serving": "", "leaving": "/", "stopped": "\\", "fenced": "", "starting": "x", "holding": ""}
 """Beside the colour, so that states differ in print and for everyone."""
+THICKNESS = {"serving": 0.4, "leaving": 0.74, "stopped": 0.74, "fenced": 0.74, "starting": 0.74, "holding": 0.2}
+"""Of the bar, in lanes: what is as it should be is thin."""
 SEVERITIES = {CRITICAL: VERMILION, WARNING: AMBER, NOTICE: GREY, PLANNED: GREY}
 SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}
 

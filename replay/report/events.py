@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
 from replay.entities import RESOURCE_TYPES
+from replay.outages.fencings import REGISTERED_ANEW, fencings, service
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING
 from replay.report.spells import spells
 
@@ -33,7 +34,11 @@ def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame) 
     return reduce(DataFrame.unionByName, kinds)
 
 
-def _event(kind: str | Column, severity: int | Column, text: Column, count: Column | None = None) -> list[Column]:
+def event_columns(
+    kind: str | Column, severity: int | Column, text: Column, count: Column | None = None
+) -> list[Column]:
+    """The columns of an event, from rows that have ``begins_ms``, ``ends_ms`` (null: not over) and ``begins``, an offset."""
+
     def column(value: str | int | Column) -> Column:
         return value if isinstance(value, Column) else sf.lit(value)
 
@@ -60,25 +65,25 @@ def _failovers(controllers: DataFrame) -> DataFrame:
         sf.lit("controller "), _text("old"), sf.lit(" → "), _text("leader_id"), sf.lit(", epoch "), _text("epoch")
     )
     moved = pairs.withColumn("begins_ms", sf.least("since_ms", "until_ms")).withColumn("ends_ms", sf.col("until_ms"))
-    return moved.select(*_event("failover", WARNING, text))
+    return moved.select(*event_columns("failover", WARNING, text))
 
 
 def _outages(brokers: DataFrame) -> DataFrame:
-    """From the moment when a broker no longer served, to that at which it did again."""
-    first = [sf.col(name) for name in ("registration", "in_controlled_shutdown", "before", "reason")]
-    away = spells(brokers, ["broker_id"], sf.col("fenced"), first)
-    why = sf.when(sf.coalesce("reason", sf.lit("")) == "", sf.lit("no reason given")).otherwise(sf.col("reason"))
-    left, began, again = sf.col("in_controlled_shutdown"), sf.col("registration"), sf.col("before")
-    kind = sf.when(left, "left").when(began & ~again, "joined").when(began, "restarted").otherwise("fenced")
-    severity = sf.when(left | (began & ~again), PLANNED).otherwise(WARNING)
+    """Brokers out of service, and those that registered for the first time."""
+    served = service(brokers)
     broker = sf.concat(sf.lit("broker "), _text("broker_id"))
+    reason = sf.coalesce(sf.nullif("reason", sf.lit("")), sf.lit("no reason given"))
+    again = sf.col("reason") == REGISTERED_ANEW
+    kind = sf.when(sf.col("planned"), "left").when(again, "restarted").otherwise("fenced")
     text = (
-        sf.when(left, sf.concat(broker, sf.lit(" shut down")))
-        .when(began & ~again, sf.concat(broker, sf.lit(" registered")))
-        .when(began, sf.concat(broker, sf.lit(" restarted, without being fenced first")))
-        .otherwise(sf.concat(broker, sf.lit(" fenced: "), why))
+        sf.when(sf.col("planned"), sf.concat(broker, sf.lit(" left: "), reason))
+        .when(again, sf.concat(broker, sf.lit(" restarted, without being fenced first")))
+        .otherwise(sf.concat(broker, sf.lit(" fenced: "), reason))
     )
-    return away.select(*_event(kind, severity, text))
+    severity = sf.when(sf.col("planned"), PLANNED).otherwise(WARNING)
+    out = fencings(served).select(*event_columns(kind, severity, text))
+    new = served.where(sf.col("fenced") & ~sf.col("follows"))
+    return out.unionByName(new.select(*event_columns("joined", PLANNED, sf.concat(broker, sf.lit(" registered")))))
 
 
 def _named(partitions: DataFrame) -> DataFrame:
@@ -97,7 +102,7 @@ def _at_once(found: DataFrame, kind: str, severity: int, words: str) -> DataFram
     more = sf.when(
         sf.col("partitions") > 1, sf.concat(sf.lit(" and "), (sf.col("partitions") - 1).cast("string"), sf.lit(" more"))
     ).otherwise("")
-    return grouped.select(*_event(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions")))
+    return grouped.select(*event_columns(kind, severity, sf.concat(sf.lit(words), "name", more), sf.col("partitions")))
 
 
 def _leaderless(partitions: DataFrame) -> DataFrame:
@@ -128,7 +133,7 @@ def _flapping(partitions: DataFrame) -> DataFrame:
         .where(sf.col("times") >= _FLAPS)
     )
     text = sf.concat(sf.lit("ISR of "), "name", sf.lit(" flapped "), _text("times"), sf.lit(" times"))
-    return often.select(*_event("flapping", WARNING, text, sf.col("times")))
+    return often.select(*event_columns("flapping", WARNING, text, sf.col("times")))
 
 
 def changes_on_purpose(records: DataFrame) -> DataFrame:
@@ -163,7 +168,7 @@ def changes_on_purpose(records: DataFrame) -> DataFrame:
     who = sf.when(sf.col("principal") == "", "controller").otherwise(sf.col("principal"))
     done = grouped.withColumn("begins_ms", sf.col("timestamp_ms")).withColumn("ends_ms", sf.col("timestamp_ms"))
     text_of_all = sf.concat("what", sf.coalesce(more, sf.lit("")), sf.lit(", by "), who)
-    return done.select(*_event(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
+    return done.select(*event_columns(sf.lower("type_name"), PLANNED, text_of_all, sf.col("times")))
 
 
 def _text(name: str) -> Column:

@@ -20,15 +20,15 @@ def find_incidents(troubles: DataFrame, on_purpose: DataFrame, axis: Axis) -> tu
 
     A lesser event (severity below WARNING) makes no incident, but is told with one.
     """
-    sessions = _sessions(troubles, axis)
-    total = sessions.count()
+    # One row an incident: few enough for one task.
+    sessions = _sessions(troubles, axis).withColumn("incidents", sf.count("*").over(Window.partitionBy()))
     length = sf.col("ends_ms") - sf.col("begins_ms")
     chosen = sessions.orderBy(sf.desc("severity"), sf.desc(length), "begins").limit(MAX_INCIDENTS).collect()
     chosen.sort(key=lambda row: (row.begins_ms, row.begins))
     if not chosen:
         return [], 0
     told = _told(troubles.unionByName(on_purpose), chosen)
-    return [_incident(number, row, told) for number, row in enumerate(chosen, 1)], total
+    return [_incident(number, row, told) for number, row in enumerate(chosen, 1)], chosen[0].incidents
 
 
 def _sessions(troubles: DataFrame, axis: Axis) -> DataFrame:

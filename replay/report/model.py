@@ -8,6 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from replay.jobs.audit import AuditResult
+from replay.jobs.availability import AvailabilityResult
+from replay.jobs.churn import ChurnResult
+from replay.jobs.lao import LaoResult
 
 MAX_BUCKETS = 480
 """Steps of the time axis. A plot is about 1,000 pixels wide: finer would not be seen."""
@@ -18,6 +21,8 @@ MAX_EXACT_SPANS = 1500
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
 """Events shown of one incident."""
+MAX_PERIODS = 400
+"""Hours or days of a plot: the last ones."""
 MAX_TYPES = 7
 """Record types told apart in the plot of the log's growth."""
 
@@ -70,7 +75,8 @@ class ControllerSpan(msgspec.Struct, frozen=True):
 class BrokerSpan(msgspec.Struct, frozen=True):
     """A stretch of a broker's life.
 
-    ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting (registered, not yet unfenced).
+    ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting (registered, not yet unfenced); and,
+    beside these, holding (LAO waited for it).
 
     ``spans`` above 1: so many, drawn as one; ``total_ms`` is their sum, and ``reason`` the last one's.
     """
@@ -85,13 +91,14 @@ class BrokerSpan(msgspec.Struct, frozen=True):
 
 
 class BrokerLane(msgspec.Struct, frozen=True):
-    """One broker. ``fencings``: times it was fenced while it served, or restarted without being fenced first."""
+    """One broker. ``fencings``: times it was fenced while it was registered; ``held_ms``: how long LAO waited for it in all."""
 
     broker_id: int
     rack: str
     registrations: int
     fencings: int
     fenced_ms: int
+    held_ms: int
     spans: list[BrokerSpan]
 
 
@@ -101,6 +108,20 @@ class Level(msgspec.Struct, frozen=True):
     at_ms: int
     leaderless: int
     short: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """From commit to visible everywhere, for the ``records`` written in a step of the axis; None: nothing of it was visible by the end.
+
+    ``waiting``: those that were not visible everywhere by the end.
+    """
+
+    at_ms: int
+    records: int
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+    waiting: int
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -149,6 +170,7 @@ class Timeline(msgspec.Struct, frozen=True):
     brokers: list[BrokerLane]
     brokers_total: int
     levels: list[Level]
+    waits: list[Wait]
     growth: list[Growth]
     incidents: list[Incident]
     incidents_total: int
@@ -161,6 +183,9 @@ class ReportResult(msgspec.Struct, frozen=True):
     header: Header
     timeline: Timeline
     audit: AuditResult
+    lao: LaoResult
+    availability: AvailabilityResult
+    churn: ChurnResult
 
     @property
     def passed(self) -> bool:

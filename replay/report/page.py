@@ -6,18 +6,24 @@ import importlib.resources
 import os
 from pathlib import Path
 
+import plotly.graph_objects as go
 import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from replay.entities import config_key
 from replay.errors import ReplayError
+from replay.lag.show import why
 from replay.report import words
 from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
+from replay.report.lag_figure import waits_figure
 from replay.report.model import ReportResult
+from replay.report.period_figures import lost_figure, state_figure
 from replay.report.plots import to_json
 from replay.report.summary import tiles, verdict
 from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
+from replay.text import duration, percent, size
 
 _STATE_WORDS = {
     "serving": "unfenced: serves, and counts for LAO",
@@ -25,6 +31,7 @@ _STATE_WORDS = {
     "stopped": "left by controlled shutdown",
     "fenced": "fenced by the controller",
     "starting": "registered, not yet unfenced",
+    "holding": "LAO waited for it",
 }
 
 
@@ -57,8 +64,14 @@ def render_page(result: ReportResult) -> str:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {name: getattr(words, name) for name in ("duration", "moment", "clock", "number", "share")}
-    environment.globals |= {"period": words.period, "plural": words.plural}
+    environment.filters |= {"duration": duration, "percent": percent, "size": size}
+    environment.filters |= {name: getattr(words, name) for name in ("moment", "clock", "number")}
+    environment.globals |= {
+        "period": words.period,
+        "plural": words.plural,
+        "hold_up_words": why,
+        "config_key": config_key,
+    }
     timeline = result.timeline
     return environment.get_template("report.html.j2").render(
         result=result,
@@ -71,11 +84,22 @@ def render_page(result: ReportResult) -> str:
         legend=[
             (state, STATES[state], PATTERNS[state], _STATE_WORDS[state]) for state in states_shown(timeline.brokers)
         ],
-        figures=Markup(to_json({"plot-timeline": timeline_figure(timeline)})),
+        figures=Markup(to_json(_figures(result))),
         plotly=Markup(plotly.offline.get_plotlyjs()),
         style=Markup(_resource("report.css")),
         script=Markup(_resource("report.js")),
     )
+
+
+def _figures(result: ReportResult) -> dict[str, go.Figure]:
+    """By the ids of their elements."""
+    timeline = result.timeline
+    return {
+        "plot-timeline": timeline_figure(timeline),
+        "plot-waits": waits_figure(timeline),
+        "plot-lost": lost_figure(result.availability, timeline.axis),
+        "plot-state": state_figure(result.churn, timeline.axis),
+    }
 
 
 def _resource(name: str) -> str:

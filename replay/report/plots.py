@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from html import escape
+from math import log10
 from typing import Any
 
 import plotly.graph_objects as go
 
 from replay.report.model import Axis
+from replay.text import duration
 
 _FONT = {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", "size": 12}
+MARKED = 120
+"""Up to so many points of a curve are marked: a line alone through few would say more than they do."""
+_DURATIONS_MS = (1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)
 
 
 def base_layout(height_px: int) -> dict[str, Any]:
@@ -50,6 +55,18 @@ def time_axis(axis: Axis, **more: Any) -> dict[str, Any]:
 def coloured(name: str, colour: str) -> str:
     """Words of a plot's title in the colour of what they name: a legend where it is read."""
     return f'<span style="color:{colour}"><b>{escape(name)}</b></span>'
+
+
+def log_ms_scale(highest_ms: float) -> dict[str, Any]:
+    """A logarithmic axis of durations, from a millisecond, with ticks that people have words for."""
+    marks = [mark for mark in _DURATIONS_MS if mark <= max(highest_ms, 100) * 3]
+    step = -(-len(marks) // 5)
+    return {
+        "type": "log",
+        "range": [0, log10(max(highest_ms, 100) * 1.6)],
+        "tickvals": marks[::step],
+        "ticktext": [duration(mark) for mark in marks[::step]],
+    }
 
 
 def to_json(figures: dict[str, go.Figure]) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replay.report.model import CRITICAL, ReportResult, Timeline
-from replay.report.words import duration, number, plural
+from replay.jobs.availability import AvailabilityResult
+from replay.jobs.lao import LaoResult
+from replay.report.model import CRITICAL, Incident, ReportResult, Timeline
+from replay.report.words import moment, number, plural
+from replay.text import duration, percent
 
 GOOD_GRADE, WARNING_GRADE, CRITICAL_GRADE, PLAIN = "good", "warning", "critical", "plain"
 
@@ -28,23 +31,35 @@ class Tile(NamedTuple):
 
 
 def verdict(result: ReportResult) -> Verdict:
-    """What to know if one reads no further."""
+    """What to know if one reads no further: whether rules were broken, and what was the gravest."""
     timeline = result.timeline
-    incidents = plural(timeline.incidents_total, "incident")
-    critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
+    audit = "The audit found no broken rule."
     if not result.audit.passed:
-        found = plural(result.audit.total, "finding")
-        return Verdict(CRITICAL_GRADE, f"The audit found broken rules: {found}. {incidents}.")
-    if critical:
-        return Verdict(CRITICAL_GRADE, f"{incidents}, {critical} of them critical. The audit found no broken rule.")
-    if timeline.incidents_total:
-        return Verdict(WARNING_GRADE, f"{incidents}, none of them critical. The audit found no broken rule.")
-    return Verdict(GOOD_GRADE, "No incident, and the audit found no broken rule.")
+        audit = f"The audit found broken rules: {plural(result.audit.total, 'finding')}."
+    if not timeline.incidents_total:
+        return Verdict(GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}")
+    gravest = max(timeline.incidents, key=lambda each: (each.severity, _length_ms(each, timeline)))
+    told = f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}: {gravest.title}."
+    critical = gravest.severity == CRITICAL or not result.audit.passed
+    text = f"{told} {audit}" if result.audit.passed else f"{audit} {told}"
+    return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, text)
+
+
+def _length_ms(incident: Incident, timeline: Timeline) -> int:
+    return (timeline.axis.ends_ms if incident.ends_ms is None else incident.ends_ms) - incident.begins_ms
 
 
 def tiles(result: ReportResult) -> list[Tile]:
     """In the order of the sections."""
-    return [_incidents(result.timeline), _controllers(result.timeline), _brokers(result.timeline), _audit(result)]
+    timeline = result.timeline
+    return [
+        _incidents(timeline),
+        _controllers(timeline),
+        _brokers(timeline),
+        _audit(result),
+        _lao(result.lao),
+        _availability(result.availability),
+    ]
 
 
 def _incidents(timeline: Timeline) -> Tile:
@@ -74,3 +89,28 @@ def _audit(result: ReportResult) -> Tile:
     if audit.passed:
         return Tile("Audit", "passed", more, GOOD_GRADE, "audit")
     return Tile("Audit", plural(audit.total, "finding"), more, CRITICAL_GRADE, "audit")
+
+
+def _lao(lao: LaoResult) -> Tile:
+    if not lao.samples:
+        return Tile("Visible everywhere", "unknown", "no progress record", PLAIN, "lao")
+    more = f"p99 of {plural(lao.records, 'write')}, {duration(lao.max_ms)} at most"
+    return Tile(
+        "Visible everywhere after",
+        duration(lao.p99_ms),
+        more,
+        WARNING_GRADE if lao.hold_ups_total else GOOD_GRADE,
+        "lao",
+    )
+
+
+def _availability(there: AvailabilityResult) -> Tile:
+    led = there.objectives[0]
+    grade = GOOD_GRADE if not led.lost_ms else CRITICAL_GRADE if led.met is False else WARNING_GRADE
+    return Tile(
+        "Partitions with a leader",
+        percent(led.available_percent),
+        f"{duration(led.lost_ms)} lost",
+        grade,
+        "availability",
+    )

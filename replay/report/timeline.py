@@ -1,29 +1,38 @@
-"""The timeline: the controllers, the brokers, the impaired partitions, the log's growth and the incidents, on one axis."""
+"""The timeline: controllers, brokers, impaired partitions, LAO, the log's growth and the incidents, on one axis."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from pyspark.sql import DataFrame
 
 from replay import timelines
-from replay.report.axis import choose_axis
+from replay.audit.finding import Finding
+from replay.jobs.lao import LaoTables
 from replay.report.events import changes_on_purpose, troubles
 from replay.report.incidents import find_incidents
+from replay.report.lags import hold_up_events, holding_spans, waits_by_step
 from replay.report.lanes import broker_lanes, controller_spans
-from replay.report.model import Timeline
+from replay.report.model import Axis, Timeline
+from replay.report.offences import offence_events
 from replay.report.series import growth, impaired
 
 
-def make_timeline(records: DataFrame, begins_ms: int, ends_ms: int) -> Timeline:
-    """The timeline of the records, whose first and last times the caller knows."""
-    axis = choose_axis(begins_ms, ends_ms)
+def make_timeline(records: DataFrame, axis: Axis, lag: LaoTables, offences: Iterable[Finding]) -> Timeline:
+    """The timeline of the records; ``lag`` and ``offences``: what the jobs lao and audit made of them."""
     controllers = timelines.controllers(records).cache()
     brokers = timelines.brokers(records).cache()
     partitions = timelines.partitions(records).cache()
     # What happened at one moment is one row: few, and asked for twice.
-    happened = troubles(controllers, brokers, partitions).cache()
+    happened = (
+        troubles(controllers, brokers, partitions)
+        .unionByName(hold_up_events(lag.hold_ups))
+        .unionByName(offence_events(records.sparkSession, offences))
+        .cache()
+    )
     try:
         reigns, failovers = controller_spans(controllers, axis)
-        lanes, brokers_total = broker_lanes(brokers, axis)
+        lanes, brokers_total = broker_lanes(brokers, holding_spans(lag.hold_ups), axis)
         incidents, incidents_total = find_incidents(happened, changes_on_purpose(records), axis)
         return Timeline(
             axis=axis,
@@ -32,6 +41,7 @@ def make_timeline(records: DataFrame, begins_ms: int, ends_ms: int) -> Timeline:
             brokers=lanes,
             brokers_total=brokers_total,
             levels=impaired(partitions, axis),
+            waits=waits_by_step(lag.waits, axis),
             growth=growth(records, axis),
             incidents=incidents,
             incidents_total=incidents_total,

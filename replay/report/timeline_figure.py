@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from replay.report.colours import AMBER, PATTERNS, SERIES, SEVERITIES, STATES, VERMILION, faint
-from replay.report.model import Axis, BrokerLane, BrokerSpan, ControllerSpan, Growth, Incident, Level, Timeline
-from replay.report.plots import base_layout, coloured, time_axis
-from replay.report.words import duration, moment, number
+from replay.report.colours import AMBER, PATTERNS, SERIES, SEVERITIES, STATES, TEAL, THICKNESS, VERMILION, faint
+from replay.report.model import Axis, BrokerLane, BrokerSpan, ControllerSpan, Growth, Incident, Level, Timeline, Wait
+from replay.report.plots import MARKED, base_layout, coloured, log_ms_scale, time_axis
+from replay.report.words import moment, number
+from replay.text import duration
 
 _LANE_PX, _CURVE_PX, _GAP_PX, _TOP_PX, _BOTTOM_PX = 25, 92, 40, 48, 34
 _CONTROLLER = "controller"
@@ -22,11 +23,16 @@ class Panel(NamedTuple):
 
     title: str
     traces: list[go.Scatter]
+    log_ms: bool = False
 
 
-def timeline_figure(timeline: Timeline, panels: Sequence[Panel] = ()) -> go.Figure:
-    """``panels``: more curves, between the impaired partitions and the log's growth."""
-    curves = [impaired_panel(timeline.levels), *panels, growth_panel(timeline.growth, timeline.axis)]
+def timeline_figure(timeline: Timeline) -> go.Figure:
+    """All of it over one axis, so that what happened at one time stands in one line."""
+    curves = [
+        impaired_panel(timeline.levels),
+        waits_panel(timeline.waits, timeline.axis),
+        growth_panel(timeline.growth, timeline.axis),
+    ]
     lanes_px = _LANE_PX * (len(timeline.brokers) + 1)
     height = lanes_px + len(curves) * (_CURVE_PX + _GAP_PX)
     figure = go.Figure(layout=base_layout(height + _TOP_PX + _BOTTOM_PX))
@@ -107,13 +113,17 @@ def _reign_words(reign: ControllerSpan) -> str:
 
 def _state_bars(state: str, spans: list[tuple[str, BrokerSpan]]) -> go.Bar:
     colour, calm = STATES[state], state == "serving"
+    # Under the bar of what the broker does: who holds LAO back, serves.
+    width = THICKNESS[state]
+    offset = -0.5 if state == "holding" else -width / 2
     return go.Bar(
         orientation="h",
         name=state,
         y=[name for name, _ in spans],
         base=[span.begins_ms for _, span in spans],
         x=[span.ends_ms - span.begins_ms for _, span in spans],
-        width=0.4 if calm else 0.74,
+        width=width,
+        offset=offset,
         marker={
             "color": faint(colour, 0.42) if calm else colour,
             # A line has its width at every zoom: seconds are seen in years.
@@ -128,7 +138,8 @@ def _state_bars(state: str, spans: list[tuple[str, BrokerSpan]]) -> go.Bar:
 
 def _span_words(name: str, span: BrokerSpan) -> str:
     many = f", {span.spans} times" if span.spans > 1 else ""
-    lines = [f"<b>{name}</b> {span.state}{many}", f"from {moment(span.begins_ms)}, offset {number(span.offset)}"]
+    doing = "holding LAO back" if span.state == "holding" else span.state
+    lines = [f"<b>{name}</b> {doing}{many}", f"from {moment(span.begins_ms)}, offset {number(span.offset)}"]
     lines.append(
         f"for {duration(span.total_ms)}" + (f" within {duration(span.ends_ms - span.begins_ms)}" if many else "")
     )
@@ -146,6 +157,30 @@ def impaired_panel(levels: list[Level]) -> Panel:
             _steps(at, [level.short for level in levels], "short of replicas", AMBER),
             _steps(at, [level.leaderless for level in levels], "without a leader", VERMILION),
         ],
+    )
+
+
+def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
+    """How long writes waited to be visible everywhere, on a scale that shows milliseconds and hours."""
+    at = [wait.at_ms + axis.bucket_ms // 2 for wait in waits]
+    mode = "lines+markers" if len(waits) <= MARKED else "lines"
+    traces = [
+        go.Scatter(
+            x=at,
+            y=[getattr(wait, field) for wait in waits],
+            mode=mode,
+            marker={"size": 4},
+            line={"width": 1.4, "color": colour},
+            name=name,
+            customdata=[duration(getattr(wait, field)) for wait in waits],
+            hovertemplate="%{x|%H:%M:%S} %{customdata} " + name + "<extra></extra>",
+            showlegend=False,
+        )
+        for field, name, colour in (("max_ms", "longest", VERMILION), ("p50_ms", "median", TEAL))
+    ]
+    words = ", ".join(coloured(trace.name, trace.line.color) for trace in traces[::-1])
+    return Panel(
+        f"LAO: from commit to visible everywhere, {words} of each {duration(axis.bucket_ms)}", traces, log_ms=True
     )
 
 
@@ -193,20 +228,25 @@ def _steps(at: list[int], values: list[int], name: str, colour: str) -> go.Scatt
 def _add_panel(figure: go.Figure, panel: Panel, axis: int, *, top: float, bottom: float) -> None:
     for trace in panel.traces:
         figure.add_trace(trace.update(xaxis="x", yaxis=f"y{axis}"))
-    highest = max((value for trace in panel.traces for value in trace.y if value is not None), default=0)
     figure.update_layout(
-        {
-            f"yaxis{axis}": {
-                "domain": [bottom, top], "fixedrange": True, "rangemode": "tozero", "nticks": 4, "zeroline": False,
-                "tickformat": "~s" if highest >= 10_000 else ",d",
-                "range": None if highest else [0, 1],
-            }
-        }
-    )  # fmt: skip
+        {f"yaxis{axis}": {"domain": [bottom, top], "fixedrange": True, "zeroline": False, **_scale(panel)}}
+    )
     figure.add_annotation(
         text=panel.title, x=0, xref="paper", xanchor="left", y=top, yref="paper", yanchor="bottom", showarrow=False,
         font={"size": 12},
     )  # fmt: skip
+
+
+def _scale(panel: Panel) -> dict[str, Any]:
+    highest = max((value for trace in panel.traces for value in trace.y if value is not None), default=0)
+    if panel.log_ms:
+        return log_ms_scale(highest)
+    return {
+        "rangemode": "tozero",
+        "nticks": 4,
+        "tickformat": "~s" if highest >= 10_000 else ",d",
+        "range": None if highest else [0, 1],
+    }
 
 
 def _mark_incidents(figure: go.Figure, timeline: Timeline) -> None:

@@ -22,8 +22,10 @@ class IncidentHistory(LogHistory):
         """Brokers that apply nothing beyond an offset."""
 
     def at(self, seconds: float) -> None:
-        """Go on at that time, with a progress record each ten seconds until then."""
+        """Go on at that time, with a progress record at once and each ten seconds until then."""
         until = BEGIN_MS + round(seconds * 1000)
+        self.timestamp_ms += 300
+        self.progress()
         while self.timestamp_ms + 10_000 < until:
             self.timestamp_ms += 10_000 - self.timestamp_ms % 10_000
             self.tick()
@@ -34,8 +36,12 @@ class IncidentHistory(LogHistory):
         self.timestamp_ms = max(self.timestamp_ms, BEGIN_MS + round(seconds * 1000))
 
     def tick(self) -> None:
-        """A progress record: all have applied everything but those that are held."""
+        """A no-op, and a progress record."""
         self.append(pb.NoOpRecord())
+        self.progress()
+
+    def progress(self) -> None:
+        """All have applied everything but those that are held."""
         high_watermark = self.end_offset
         applied = {
             broker_id: min(high_watermark - 1, self.held.get(broker_id, high_watermark)) for broker_id in self.active()
@@ -134,9 +140,12 @@ def _controlled_restart(log: IncidentHistory) -> None:
 
 
 def _broker_dies_while_the_controller_moves(log: IncidentHistory) -> None:
-    """Broker 3 is silent from 60:03 and fenced at 60:12; the controller moves at 61:10 after 8 s; the broker is back at 64:10."""
+    """Broker 3 is silent from 60:03 and fenced at 60:12; the controller moves at 61:10; the broker is back at 64:10.
+
+    From 63:30 to then no progress record is written: LAO stands still, and nobody can say for whom.
+    """
     log.at(60 * 60)
-    log.held[3] = log.end_offset
+    log.held[3] = log.end_offset - 1
     log.alter_config("orders", "retention.ms", "7200000", "User:bob")
     log.wait(60 * 60 + 12)
     epoch = log.draft.brokers[3].epoch
@@ -171,9 +180,10 @@ def _flapping(log: IncidentHistory) -> None:
 
 
 def _slow_broker(log: IncidentHistory) -> None:
-    """Broker 6 holds LAO back from 105:00 for two minutes, and stays unfenced."""
+    """Broker 6 holds LAO back from 105:00 for two minutes, stays unfenced, and catches up at one blow."""
     log.at(105 * 60)
     log.held[6] = log.end_offset - 1
+    log.alter_config("payments", "retention.ms", "60000", "User:bob")
     log.at(107 * 60)
     del log.held[6]
     log.tick()

@@ -32,15 +32,23 @@ def events(report: ReportResult, number: int) -> dict[str, Event]:
 
 def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult) -> None:
     incidents = report.timeline.incidents
-    assert [(each.number, each.severity) for each in incidents][:3] == [(1, WARNING), (2, CRITICAL), (3, WARNING)]
-    moved, died, flapped = (events(report, number) for number in (1, 2, 3))
+    assert [(each.number, each.severity) for each in incidents] == [
+        (1, WARNING), (2, CRITICAL), (3, WARNING), (4, WARNING), (5, WARNING),
+    ]  # fmt: skip
+    moved, died, flapped, slow = (events(report, number) for number in (1, 2, 4, 5))
     assert moved["failover"].text == "controller 1 → 2, epoch 2"
-    assert {"fenced", "leaderless", "short", "failover"} <= set(died)
+    assert {"fenced", "leaderless", "short", "failover", "held_back"} <= set(died)
     assert died["fenced"].text == "broker 3 fenced: session timed out"
     assert died["leaderless"].text == "no leader for clicks-0"
+    assert died["held_back"].text == "LAO held back by broker 3"
     assert died["short"].count == 5
     assert (second(died["fenced"].begins_ms), second(died["fenced"].ends_ms)) == (3612, 3850)
     assert flapped["flapping"].count == 9
+    # Broker 6 has caught up at one blow: no record shows it behind.
+    assert slow["held_back"].text == "LAO held back, the log does not say by whom"
+    assert (second(slow["held_back"].begins_ms), second(slow["held_back"].ends_ms)) == pytest.approx(
+        (6300, 6420), abs=2
+    )
 
 
 def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) -> None:
@@ -55,12 +63,14 @@ def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) 
 def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
     lanes = {lane.broker_id: lane for lane in report.timeline.brokers}
     assert (sorted(lanes), report.timeline.brokers_total) == (list(range(1, BROKERS + 1)), BROKERS)
-    assert [span.state for span in lanes[3].spans] == ["starting", "serving", "fenced", "starting", "serving"]
-    assert [span.state for span in lanes[2].spans] == [
-        "starting", "serving", "leaving", "stopped", "starting", "serving",
-    ]  # fmt: skip
+    lives = {number: [span.state for span in lane.spans if span.state != "holding"] for number, lane in lanes.items()}
+    assert lives[1] == ["starting", "serving"]
+    assert lives[2] == ["starting", "serving", "leaving", "stopped", "starting", "serving"]
+    assert lives[3] == ["starting", "serving", "fenced", "starting", "serving"]
     assert (lanes[3].fencings, lanes[2].fencings, lanes[1].fencings) == (1, 0, 0)
-    assert lanes[3].spans[2].reason == "session timed out"
+    (fenced,) = [span for span in lanes[3].spans if span.state == "fenced"]
+    assert fenced.reason == "session timed out"
+    assert sorted(number for number, lane in lanes.items() if lane.held_ms > 10_000) == [3]
 
 
 def test_reigns_of_controllers_follow_one_another(report: ReportResult) -> None:
@@ -78,6 +88,16 @@ def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
     assert (min(without), max(without)) == pytest.approx((3612, 3850), abs=timeline.axis.bucket_ms / 1000)
     assert (timeline.levels[-1].short, timeline.levels[-1].leaderless) == (0, 0)
     assert sum(each.records for each in timeline.growth) == report.header.records
+
+
+def test_every_job_is_on_the_page(report: ReportResult) -> None:
+    assert report.audit.passed
+    assert {held.broker_id for held in report.lao.hold_ups if held.waited_ms > 10_000} == {3, None}
+    assert [(each.previous_leader_id, each.leader_id) for each in report.availability.failovers] == [(2, 3), (1, 2)]
+    assert report.churn.partitions[0].topic_name == "payments"
+    slowest = max(report.timeline.waits, key=lambda wait: wait.max_ms or 0)
+    assert 120_000 <= (slowest.max_ms or 0) < 121_000
+    assert second(slowest.at_ms) == pytest.approx(6300, abs=report.timeline.axis.bucket_ms / 1000)
 
 
 def test_the_page_is_where_it_was_asked_for(report: ReportResult) -> None:

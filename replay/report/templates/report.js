@@ -46,15 +46,19 @@ window.addEventListener("error", (event) => {
     }
   }
 
-  function showIncident() {
+  function choose(incident) {
     for (const each of document.querySelectorAll(".incident.chosen")) each.classList.remove("chosen");
-    const chosen = /^#incident-\d+$/.test(location.hash) && document.querySelector(location.hash);
-    if (!chosen) return;
-    chosen.classList.add("chosen");
-    const begins = Number(chosen.dataset.begins);
-    const ends = Number(chosen.dataset.ends);
+    if (!incident) return;
+    incident.classList.add("chosen");
+    const begins = Number(incident.dataset.begins);
+    const ends = Number(incident.dataset.ends);
     const margin = Math.max(5000, (ends - begins) * 0.25);
     show([Math.round(begins - margin), Math.round(ends + margin)]);
+  }
+
+  // report.html#incident-2 is a link for a colleague.
+  function chooseByAddress() {
+    if (/^#incident-\d+$/.test(location.hash)) choose(document.querySelector(location.hash));
   }
 
   const coarse = window.matchMedia("(pointer: coarse)").matches;
@@ -73,15 +77,18 @@ window.addEventListener("error", (event) => {
   });
 
   Promise.all(drawn).then(() => {
-    window.addEventListener("hashchange", showIncident);
+    window.addEventListener("hashchange", chooseByAddress);
+    for (const link of document.querySelectorAll("[data-incident]")) {
+      link.addEventListener("click", () => choose(document.getElementById(link.dataset.incident)));
+    }
     for (const button of document.querySelectorAll("[data-whole]")) {
       button.addEventListener("click", () => {
         history.replaceState(null, "", location.pathname + location.search);
-        showIncident();
+        choose(null);
         show(null);
       });
     }
-    showIncident();
+    chooseByAddress();
     root.dataset.drawn = String(drawn.length);
   });
 })();
