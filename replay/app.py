@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from replay.errors import ReplayError
-from replay.request import DEFAULT_OUTPUT, VIEW_NAMES, JobRequest, parse_time_ms
+from replay.request import DEFAULT_OUTPUT, VIEW_NAMES, WATCHES, JobRequest, parse_time_ms
 
 Runner = Callable[[JobRequest, list[str]], int]
 """Given a request and settings for Spark ("key=value"), run it and return the exit code."""
@@ -73,6 +73,7 @@ def create_app(run: Runner) -> typer.Typer:
     _add_history(app, run)
     _add_report(app, run)
     _add_sql(app, run)
+    _add_watch(app, run)
     return app
 
 
@@ -350,5 +351,29 @@ def _add_churn(app: typer.Typer, run: Runner) -> None:
             limit=limit,
             partitions=partitions,
             json=json,
+        )
+        raise typer.Exit(run(request, conf or []))
+
+
+def _add_watch(app: typer.Typer, run: Runner) -> None:
+    @app.command(
+        help="Audit an export while it is written: what is new since the last time. Exit code 3: there are alerts."
+    )
+    def watch(
+        export: _Export,
+        job: Annotated[str, typer.Argument(metavar="JOB", help=f"What to watch: {', '.join(WATCHES)}.")],
+        *,
+        output: Annotated[
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Alerts as rows, and how far it has come.")
+        ],
+        every: Annotated[
+            int | None, typer.Option(min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once.")
+        ] = None,
+        limit: _Limit = 100,
+        conf: _Conf = None,
+        json: _Json = False,
+    ) -> None:
+        request = JobRequest(
+            job="watch", export=export, watch=job, output=str(output), every_s=every, limit=limit, json=json
         )
         raise typer.Exit(run(request, conf or []))

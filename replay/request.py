@@ -8,11 +8,15 @@ import msgspec
 
 from replay.errors import ReplayError
 
-JOBS = ("state", "diff", "lao", "availability", "churn", "history", "audit", "summary", "verify", "report", "sql")
+JOBS = (
+    "state", "diff", "lao", "availability", "churn", "history", "audit", "summary", "verify", "report", "sql", "watch",
+)  # fmt: skip
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
+WATCHES = ("audit",)
+"""What the job watch can watch."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +27,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     too; None: at the empty log), ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
     the audit (none: all). ``since_ms``: figures of the time from then on; ``stall_ms``: what LAO waits for at least so long
     was held back; ``target_percent``: of availability.
+
+    ``watch``: what to watch; ``every_s``: how often (None: once).
     """
 
     job: str
@@ -37,6 +43,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     query: str | None = None
     rules: tuple[str, ...] = ()
+    watch: str | None = None
+    every_s: int | None = None
     json: bool = False
     since_ms: int | None = None
     stall_ms: int = 2000
@@ -49,6 +57,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             self.export,
             *(word for word in self.key or () if word),
             *([self.query] if self.query else ()),
+            *([self.watch] if self.watch else ()),
             "--limit",
             str(self.limit),
         ]
@@ -64,6 +73,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--partitions", str(self.partitions)]
         if self.output is not None:
             words += ["--output", self.output]
+        if self.every_s is not None:
+            words += ["--every", str(self.every_s)]
         for rule in self.rules:
             words += ["--rule", rule]
         if self.since_ms is not None:

@@ -1,15 +1,15 @@
-"""What a streaming job has done so far, in a directory: its alerts, and what it must remember.
+"""What a streaming job has done so far, in a directory: its output, and what it must remember.
 
 ::
 
-    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none
+    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none. Other output beside it, by its name
     DIR/state/7/NAME/*.parquet      what was remembered after it
     DIR/done.json                   the last micro-batch that is done, and where in the log it ended: written last
     DIR/checkpoint/                 Spark's own
 
 Spark repeats a micro-batch that it has not noted as done, with the same records. One that ``done.json`` names is passed over; of
 another one whatever is there is either whole, as directories get their names by being renamed, or written anew from the state before it. So
-each alert is there once, however often the job was killed.
+each row is there once, however often the job was killed.
 
 The directory must be one for driver and workers, and local to the file system: a disk, or a shared one.
 """
@@ -77,12 +77,12 @@ class Ledger:
             return None
         return spark.read.parquet(str(self._state(self.done.batch) / name))
 
-    def write_alerts(self, batch: int, alerts: DataFrame) -> int:
-        """Publish the alerts of a micro-batch, unless they were; returns how many."""
-        final = self.directory / ALERTS / f"batch={batch}"
+    def publish(self, batch: int, name: str, rows: DataFrame) -> int:
+        """Publish output of a micro-batch, unless it was; returns how many rows."""
+        final = self.directory / name / f"batch={batch}"
         if not final.exists():
-            _write(alerts, final)
-        count = alerts.sparkSession.read.schema(alerts.schema).parquet(str(final)).count()
+            _write(rows, final)
+        count = rows.sparkSession.read.schema(rows.schema).parquet(str(final)).count()
         if not count:
             shutil.rmtree(final)
         return count
@@ -111,9 +111,9 @@ def _write(rows: DataFrame, final: Path) -> None:
     temporary.rename(final)
 
 
-def alerts(spark: SparkSession, directory: Path | str) -> DataFrame | None:
-    """The alerts of a job so far, with the micro-batch (``batch``) that each came with; None: there are none."""
-    found = Path(directory).absolute() / ALERTS
+def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> DataFrame | None:
+    """What a job has put out so far, with the micro-batch (``batch``) that each row came with; None: nothing."""
+    found = Path(directory).absolute() / name
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None
     return spark.read.parquet(str(found))

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from replay.errors import ReplayError
-from replay.streaming.ledger import Ledger
+from replay.streaming.ledger import ALERTS, Ledger
 
 
 class Piece(NamedTuple):
@@ -30,14 +30,14 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a micro-batch gave: its alerts, and all that is to be remembered, by name."""
+    """What a micro-batch gave, and all that is to be remembered, both by name. What is named "alerts" is counted."""
 
-    alerts: DataFrame
+    output: dict[str, DataFrame]
     state: dict[str, DataFrame]
 
 
 Judge = Callable[[Piece, ExitStack], Judged]
-"""Judges a piece. What it keeps in memory for that is released by the stack, when alerts and state were written."""
+"""Judges a piece. What it keeps in memory for that is released by the stack, when output and state were written."""
 
 
 def start(
@@ -87,6 +87,6 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         spark = rows.sparkSession
         piece = Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name))
         judged = judge(piece, stack)
-        alerts = ledger.write_alerts(batch, judged.alerts)
+        written = {name: ledger.publish(batch, name, output) for name, output in judged.output.items()}
         ledger.remember(batch, judged.state)
-        ledger.finish(batch, end_offset, alerts)
+        ledger.finish(batch, end_offset, written.get(ALERTS, 0))

@@ -127,7 +127,7 @@ def count_elections(piece: Piece, stack: ExitStack) -> Judged:
     elections = piece.records.where("type_name = 'LEADER_CHANGE'").select("offset", "leader_id")
     before = 0 if known is None else known.count()
     alerts = elections.withColumn("number", sf.lit(before) + 1)
-    return Judged(alerts, {"elections": elections if known is None else known.unionByName(elections)})
+    return Judged({"alerts": alerts}, {"elections": elections if known is None else known.unionByName(elections)})
 
 
 def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFrame]:
@@ -164,7 +164,7 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
         take(batch, number, Ledger(directory, "elections"), count_elections)
         # Spark may repeat what it has not noted.
         take(batch, number, Ledger(directory, "elections"), count_elections)
-    found = ledgers.alerts(spark, directory)
+    found = ledgers.output(spark, directory)
     assert found is not None
     rows = [(row.batch, row.leader_id, row.number) for row in found.orderBy("offset").collect()]
     assert rows == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
@@ -176,7 +176,7 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
 def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
     batches = pieces(spark, LogHistory(97), tmp_path)
     ledger = Ledger(tmp_path / "job", "elections")
-    assert ledgers.alerts(spark, tmp_path / "job") is None
+    assert ledgers.output(spark, tmp_path / "job") is None
     with pytest.raises(ReplayError, match=r"has come to offset 0, and the next .* begin another directory"):
         take(batches[1], 0, ledger, count_elections)
     with pytest.raises(ReplayError, match="has come to offset 0"):

@@ -1,0 +1,48 @@
+"""The audit of an export that is still written: the same rules, each micro-batch with what is remembered of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from replay import timelines
+from replay.audit.check import audit
+from replay.audit.history import History
+from replay.audit.memory import remember
+from replay.audit.rules import RULES, Rule
+from replay.streaming.watch import Judge, Judged, Piece
+
+NAME = "audit"
+"""Of the job, in its directory."""
+
+
+def judge(rules: Collection[Rule] = RULES) -> Judge:
+    """Findings against the rules (:data:`replay.audit.finding.FINDING_DDL`) as alerts."""
+
+    def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
+        memory, topics = piece.remembered("records"), piece.remembered("topics")
+        history = History(
+            piece.records if memory is None else memory.unionByName(piece.records),
+            piece.end_offset,
+            piece.since,
+            brokers_before=piece.remembered("brokers"),
+            partitions_before=piece.remembered("partitions"),
+            topics_before=topics,
+        )
+        stack.enter_context(history.kept())
+        state = {
+            "brokers": _open(history.brokers),
+            "partitions": _open(history.partitions),
+            "topics": _open(timelines.topics(piece.records, topics)),
+            "records": remember(history),
+        }
+        return Judged({"alerts": audit(history, rules)}, state)
+
+    return judge_piece
+
+
+def _open(timeline: DataFrame) -> DataFrame:
+    return timeline.where(sf.col("ends").isNull())

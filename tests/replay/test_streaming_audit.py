@@ -1,0 +1,63 @@
+"""The audit in pieces finds what the audit of the whole finds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from audited_log import AuditedLog
+from log_history import LogHistory
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from test_replay_audit import OFFENCES, headless, lao
+
+from raftlog.segments.export import export
+from replay.audit import quorum
+from replay.audit.history import History
+from replay.audit.memory import remember
+from replay.request import JobRequest
+from replay.source import open_export, records
+from replay.streaming import audit, ledger
+from replay.streaming.ledger import Ledger
+from replay.streaming.watch import take
+
+Found = list[tuple[str, int, int]]
+
+
+def rows_of(spark: SparkSession, log: LogHistory, directory: Path) -> DataFrame:
+    export(log, directory)
+    return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
+
+
+def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
+        take(piece, number, Ledger(directory, audit.NAME), audit.judge())
+    found = ledger.output(rows.sparkSession, directory)
+    return [] if found is None else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
+
+
+def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None:
+    """Each offence once, also where the cut is between it and what it is compared with."""
+    log, expected, cut = AuditedLog(), [], 0
+    for breaks in OFFENCES:
+        begins = log.end_offset
+        expected += breaks(log)
+        if breaks is lao:
+            # Behind the LAO that a later one goes back behind.
+            cut = min(base for base in log.positions if base > begins)
+        for name in list(log.topics):
+            log.delete_topic(name)
+    bounds = [0, cut, log.end_offset]
+    found = in_pieces(rows_of(spark, log, tmp_path / "export"), bounds, tmp_path / "job")
+    assert found == sorted((rule, offset, broker or -1) for rule, offset, broker in expected)
+
+
+def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Path) -> None:
+    log = AuditedLog()
+    ((_, offset, _),) = headless(log)
+    rows = rows_of(spark, log, tmp_path / "export")
+    known = remember(History(rows.where(sf.col("offset") < offset), offset))
+    piece = known.unionByName(rows.where(sf.col("offset") >= offset))
+    found = quorum.check(History(piece, log.end_offset, since=offset)).where(sf.col("offset") >= offset).collect()
+    assert [(row.rule, row.offset) for row in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]
