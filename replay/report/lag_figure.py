@@ -26,7 +26,7 @@ def waits_figure(timeline: Timeline) -> go.Figure:
             go.Scatter(
                 x=[wait.at_ms + half_ms for wait in waits],
                 y=values,
-                mode="lines+markers" if len(waits) <= MARKED else "lines",
+                mode="markers" if len(waits) <= MARKED else "lines",
                 name=name,
                 line={"width": 1.8, "color": colour, "dash": dash},
                 marker={"size": 5},

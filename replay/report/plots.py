@@ -13,7 +13,7 @@ from replay.text import duration
 
 _FONT = {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", "size": 12}
 MARKED = 120
-"""Up to so many points of a curve are marked: a line alone through few would say more than they do."""
+"""Up to so many points are drawn as points: a line through few, far apart, would say more than they do."""
 _DURATIONS_MS = (1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)
 
 

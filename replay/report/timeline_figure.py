@@ -163,13 +163,13 @@ def impaired_panel(levels: list[Level]) -> Panel:
 def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
     """How long writes waited to be visible everywhere, on a scale that shows milliseconds and hours."""
     at = [wait.at_ms + axis.bucket_ms // 2 for wait in waits]
-    mode = "lines+markers" if len(waits) <= MARKED else "lines"
+    mode = "markers" if len(waits) <= MARKED else "lines"
     traces = [
         go.Scatter(
             x=at,
             y=[getattr(wait, field) for wait in waits],
             mode=mode,
-            marker={"size": 4},
+            marker={"size": 5},
             line={"width": 1.4, "color": colour},
             name=name,
             customdata=[duration(getattr(wait, field)) for wait in waits],
