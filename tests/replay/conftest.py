@@ -25,12 +25,15 @@ collect_ignore = [] if find_browser() else ["test_report_browser.py"]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = build_session("raftlog tests")
     # A few hundred rows: planning and compiling queries would take most of the time.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        session = build_session("raftlog tests")
     for key, value in {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }.items():
         session.conf.set(key, value)
     yield session

@@ -221,8 +221,8 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimm
 def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []
     monkeypatch.setattr(submit, "run_here", lambda request: seen.append(request) or EXIT_FINDINGS)
-    key = {"history": ["topic", "orders"], "sql": ["SELECT 1"]}.get(job, [])
-    monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *key, "--limit", "5"])
+    asked = {"history": ["topic", "orders"], "sql": ["SELECT 1"], "watch": ["audit", "--output", "seen"]}
+    monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *asked.get(job, []), "--limit", "5"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
     assert caught.value.code == EXIT_FINDINGS
