@@ -22,6 +22,12 @@ def _time(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
+def _watch(name: str) -> str:
+    if name not in WATCHES:
+        raise typer.BadParameter(f"there is no {name!r} to watch: there are {', '.join(WATCHES)}")
+    return name
+
+
 _Export = Annotated[str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")]
 _AtOffset = Annotated[int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")]
 _AtTime = Annotated[
@@ -47,6 +53,7 @@ _Since = Annotated[
     int | None,
     typer.Option(parser=_time, metavar="TIME", help="Only what was so from this time on; as for --at-time."),
 ]
+_Stall = Annotated[int, typer.Option(min=1, metavar="MS", help="LAO was held back where a record waited for so long.")]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
@@ -277,9 +284,7 @@ def _add_lao(app: typer.Typer, run: Runner) -> None:
         export: _Export,
         *,
         since: _Since = None,
-        stall: Annotated[
-            int, typer.Option(min=1, metavar="MS", help="LAO was held back where a record waited for so long.")
-        ] = 2000,
+        stall: _Stall = 2000,
         at_offset: _AtOffset = None,
         at_time: _AtTime = None,
         limit: _Limit = 100,
@@ -357,11 +362,11 @@ def _add_churn(app: typer.Typer, run: Runner) -> None:
 
 def _add_watch(app: typer.Typer, run: Runner) -> None:
     @app.command(
-        help="Audit an export while it is written: what is new since the last time. Exit code 3: there are alerts."
+        help="Audit an export, or its LAO, while it is written: what is new since the last time. Exit code 3: there are alerts."
     )
     def watch(
         export: _Export,
-        job: Annotated[str, typer.Argument(metavar="JOB", help=f"What to watch: {', '.join(WATCHES)}.")],
+        job: Annotated[str, typer.Argument(metavar="JOB", parser=_watch, help=f"What to watch: {', '.join(WATCHES)}.")],
         *,
         output: Annotated[
             Path, typer.Option("--output", "-o", metavar="DIR", help="Alerts as rows, and how far it has come.")
@@ -369,11 +374,19 @@ def _add_watch(app: typer.Typer, run: Runner) -> None:
         every: Annotated[
             int | None, typer.Option(min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once.")
         ] = None,
+        stall: _Stall = 2000,
         limit: _Limit = 100,
         conf: _Conf = None,
         json: _Json = False,
     ) -> None:
         request = JobRequest(
-            job="watch", export=export, watch=job, output=str(output), every_s=every, limit=limit, json=json
+            job="watch",
+            export=export,
+            watch=job,
+            output=str(output),
+            every_s=every,
+            stall_ms=stall,
+            limit=limit,
+            json=json,
         )
         raise typer.Exit(run(request, conf or []))

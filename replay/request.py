@@ -15,7 +15,7 @@ DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
-WATCHES = ("audit",)
+WATCHES = ("audit", "lao")
 """What the job watch can watch."""
 
 
@@ -81,7 +81,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--since", str(self.since_ms)]
         if self.target_percent is not None:
             words += ["--target", str(self.target_percent)]
-        if self.job == "lao":
+        if "lao" in (self.job, self.watch):
             words += ["--stall", str(self.stall_ms)]
         return [*words, "--json"] if self.json else words
 

@@ -36,8 +36,8 @@ def remember(history: History) -> DataFrame:
         _last(history.of(RecordType.HOSTNAME), "group_id"),
         history.of(RecordType.LEADER_CHANGE).select("offset"),
         history.records.groupBy("epoch").agg(sf.min("offset").alias("offset")).select("offset"),
-        _highest(progress),
-        _reports(progress, history.records),
+        highest(progress),
+        reports(progress, history.records),
     )
     offsets = reduce(DataFrame.union, kept).distinct()
     as_it_is = sf.col("type").isin(*(int(each) for each in _AS_THEY_ARE))
@@ -49,14 +49,14 @@ def _last(rows: DataFrame, key: str) -> DataFrame:
     return rows.groupBy(key).agg(sf.max("offset").alias("offset")).select("offset")
 
 
-def _highest(progress: DataFrame) -> DataFrame:
+def highest(progress: DataFrame) -> DataFrame:
     """The newest of those that say the highest LAO: none, or one."""
     standing = sf.struct("lowest_acknowledged_offset", "offset")
     top = progress.where(sf.col("lowest_acknowledged_offset") >= 0).agg(sf.max(standing).alias("top"))
     return top.where(sf.col("top").isNotNull()).select("top.offset")
 
 
-def _reports(progress: DataFrame, records: DataFrame) -> DataFrame:
+def reports(progress: DataFrame, records: DataFrame) -> DataFrame:
     """Where each broker was named last. Another controller's word counts no more."""
     newest = records.agg(sf.max("epoch").alias("newest"))
     # One row.

@@ -15,17 +15,23 @@ from rich.table import Column, Table
 
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
-from replay.request import JobRequest
+from replay.lag.show import in_words
+from replay.request import JobRequest, format_time
 from replay.source import Export, require_whole_history
-from replay.streaming import audit
-from replay.streaming.ledger import Ledger, output
+from replay.streaming import audit, lao
+from replay.streaming.ledger import ALERTS, Ledger, output
 from replay.streaming.watch import Judge, start
+from replay.text import duration
 
 CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""
 _FILES = 8
 """In one micro-batch, at most."""
-_JUDGES: dict[str, Callable[[], Judge]] = {audit.NAME: audit.judge}
+_JUDGES: dict[str, Callable[[JobRequest], Judge]] = {
+    audit.NAME: lambda _: audit.judge(),
+    lao.NAME: lambda request: lao.judge(request.stall_ms),
+}
+_AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
 class WatchResult(msgspec.Struct, frozen=True):
@@ -57,7 +63,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
     ledger = Ledger(Path(request.output), request.watch)
     before = ledger.done
     every = None if request.every_s is None else f"{request.every_s} seconds"
-    query = start(spark, request.export, ledger, _JUDGES[request.watch](), every=every, max_files=_FILES)
+    query = start(spark, request.export, ledger, _JUDGES[request.watch](request), every=every, max_files=_FILES)
     query.awaitTermination()
     done = ledger.done
     columns, rows = _new(spark, ledger, before.batch, request.limit)
@@ -84,17 +90,38 @@ def _new(spark: SparkSession, ledger: Ledger, batch: int, limit: int) -> tuple[l
 
 def render(result: WatchResult, console: Console) -> None:
     """For people."""
-    shown = [name for name in ("rule", "cause", "offset", "subject", "found", "expected") if name in result.columns]
     if result.alerts:
-        table = Table(*(Column(name, overflow="fold") for name in shown))
-        for row in result.alerts:
-            table.add_row(*(str(row[result.columns.index(name)]) for name in shown))
-        console.print(table)
+        console.print(_stalls(result) if result.job == lao.NAME else _findings(result))
     console.print(
         f"{result.job}: {result.records} new records, up to offset {result.end_offset - 1}: {result.new} new alerts, "
-        f"{result.total} in all. They are rows in {result.directory}/alerts",
+        f"{result.total} in all. They are rows in {result.directory}/{ALERTS}",
         soft_wrap=True,
     )
+
+
+def _findings(result: WatchResult) -> Table:
+    table = Table(*(Column(name, overflow="fold") for name in _AUDIT_SHOWN))
+    for row in _named(result):
+        table.add_row(*(str(row[name]) for name in _AUDIT_SHOWN))
+    return table
+
+
+def _stalls(result: WatchResult) -> Table:
+    table = Table(Column("from", no_wrap=True), Column("for", no_wrap=True), "broker", "records", "until offset", "why")
+    for row in _named(result):
+        table.add_row(
+            format_time(row["began_ms"]),
+            duration(row["waited_ms"]) + (" so far" if row["offset"] is None else ""),
+            "-" if row["broker_id"] is None else str(row["broker_id"]),
+            str(row["records"]),
+            "-" if row["offset"] is None else str(row["offset"]),
+            in_words(row["cause"], row["reason"]),
+        )
+    return table
+
+
+def _named(result: WatchResult) -> list[dict[str, Any]]:
+    return [dict(zip(result.columns, row, strict=True)) for row in result.alerts]
 
 
 if __name__ == "__main__":

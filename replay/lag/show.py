@@ -19,13 +19,18 @@ def _show(value: int | None) -> str:
 
 def why(held: HoldUp) -> str:
     """Why LAO was held back, in words."""
-    if held.cause == holders.FENCED:
-        return f"went on without it: {held.reason}"
+    return in_words(held.cause, held.reason)
+
+
+def in_words(cause: str, reason: str | None) -> str:
+    """A cause of :mod:`replay.lag.holders`, and the reason that goes with it."""
+    if cause == holders.FENCED:
+        return f"went on without it: {reason}"
     return {
         holders.FAILOVER: "a new controller, to which not all brokers had reported",
         holders.BEHIND: "had applied less than others",
         holders.UNKNOWN: "the log does not say: look at the metrics",
-    }[held.cause]
+    }[cause]
 
 
 def _hold_ups(result: LaoResult) -> Table:

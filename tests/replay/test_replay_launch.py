@@ -146,6 +146,8 @@ REQUESTS = [
     JobRequest(job="lao", export="e", at_time_ms=1_700_000_000_123),
     JobRequest(job="audit", export="e", json=True),
     JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
+    JobRequest(job="watch", export="e", watch="audit", output="seen", every_s=10),
+    JobRequest(job="watch", export="e", watch="lao", output="seen", stall_ms=500, json=True),
 ]
 
 
