@@ -21,6 +21,7 @@ def pytest_report_header() -> str:
     return f"browser: {found}" if found else "browser: none, so tests/replay/test_report_browser.py is left out"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
     for item in items:

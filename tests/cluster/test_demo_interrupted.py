@@ -13,6 +13,12 @@ import psutil
 import pytest
 from cluster_kit import PATIENCE_S, until
 
+AT_A_TERMINAL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("raftlog.cli", run_name="__main__", alter_sys=True)
+"""
+"""What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal has."""
 MOMENTS = {
     "while it starts": "1. Three controllers",
     "while Spark runs": "spark-submit ...",
@@ -42,7 +48,7 @@ def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
     output = tmp_path / "output"
     with output.open("wb") as out:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "raftlog.cli", "demo", "--dir", str(directory)],
+            [sys.executable, "-c", AT_A_TERMINAL, "demo", "--dir", str(directory)],
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
