@@ -121,6 +121,9 @@ def main(
         print(json.dumps({"machine": machine, "results": results}, indent=1))
     else:
         tables.show(machine, results, Console(width=None if sys.stdout.isatty() else 150))
+    sides = [side for result in results for side in result["sides"].values()]
+    if any(side["failed"] or side["complaints"] for side in sides):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from benchmarks.replay.steps import Step, perform
 
 MEASURED_JOBS = ("lao", "availability", "churn", "verify", "audit", "report")
 """Those that are there, of the jobs that ask for nothing but the export; the dearest last, as time may run out."""
+_TOLD = 2_000
+"""Characters of a result that should not be."""
 
 
 def steps(directory: str) -> dict[str, Step]:
@@ -52,12 +54,13 @@ def steps(directory: str) -> dict[str, Step]:
     def question(text: str) -> list[list[str]]:
         return answer([tuple(row) for row in kept["spark"].sql(text).collect()])
 
-    def job(name: str) -> None:
+    def job(name: str) -> str | None:
         with TemporaryDirectory() as directory_:
             request = msgspec.structs.replace(kept["request"], job=name, output=f"{directory_}/report.html")
             found = importlib.import_module(f"replay.jobs.{name}").run(kept["spark"], kept["export"], request)
-        if not getattr(found, "passed", True):
-            raise RuntimeError(f"{name} found something in a history that has nothing to find: {found}")
+        if getattr(found, "passed", True):
+            return None
+        return f"{name} found something in a history that has nothing to find: {str(found)[:_TOLD]}"
 
     asked = {name: (lambda text=text: question(text)) for name, text in QUESTIONS.items()}
     jobs = {f"job: {name}": (lambda name=name: job(name)) for name in _jobs()}

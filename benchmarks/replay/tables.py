@@ -21,7 +21,7 @@ Result = dict[str, Any]
 def plain(side: Side) -> Result:
     """A side as JSON has it."""
     steps = {name: {k: v for k, v in asdict(step).items() if k != "answer"} for name, step in side.steps.items()}
-    return {"steps": steps, "over": side.over}
+    return {"steps": steps, "over": side.over, "failed": side.failed, "complaints": side.complaints}
 
 
 def show(machine: Result, results: list[Result], console: Console) -> None:
@@ -32,6 +32,10 @@ def show(machine: Result, results: list[Result], console: Console) -> None:
         for name, side in result["sides"].items():
             if side["over"]:
                 console.print(f"{name} was ended in step {side['over']!r}: it took longer than --limit-s")
+            if side["failed"]:
+                console.print(f"{name} failed in step {side['failed']!r}: see its trace above")
+            for complaint in side["complaints"]:
+                console.print(f"{name}: {complaint}")
     even = [result for result in results if result["skew"] == "none"]
     if len(even) > 1:
         console.print(_growth(even))

@@ -30,10 +30,16 @@ class Measured:
 
 @dataclass
 class Side:
-    """What a side has done; ``over`` says which step was not ended in time, if one was not."""
+    """What a side has done; ``over`` says which step was not ended in time, ``failed`` which one failed, if one was or did."""
 
     steps: dict[str, Measured] = field(default_factory=dict)
     over: str = ""
+    failed: str = ""
+
+    @property
+    def complaints(self) -> list[str]:
+        """What its jobs found that should not be there."""
+        return [step.answer for name, step in self.steps.items() if name.startswith("job: ") and step.answer]
 
 
 class _Sampler(threading.Thread):
@@ -115,5 +121,5 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
     if time.monotonic() >= ends_at:
         side.over = current
     elif code:
-        raise RuntimeError(f"{module} ended with code {code} in step {current!r}")
+        side.failed = current
     return side

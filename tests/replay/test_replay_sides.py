@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -50,8 +52,7 @@ def test_a_side_is_watched_from_outside_and_ended_in_time(exported: tuple[Path, 
     assert side.steps["fold"].answer == state_hash
     assert side.steps["fold"].cpu_s > 0
     assert 10 < side.steps["fold"].peak_mb < 2000
-    with pytest.raises(RuntimeError, match="ended with code 1"):
-        watch("benchmarks.replay.arrow_side", [str(directory / "none")], limit_s=60)
+    assert watch("benchmarks.replay.arrow_side", [str(directory / "none")], limit_s=60).failed == "scan"
     assert watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=0.01).over == "start"
 
 
@@ -79,3 +80,19 @@ def test_growth_and_skew_are_ratios_of_the_time_a_record() -> None:
     assert tables.ratio(small, large, "fold") == "1.50"
     assert tables.ratio(small, hot, "fold") == "2.50"
     assert tables.even_of([small, large, hot], hot) is small
+
+
+def test_a_side_that_fails_or_finds_something_does_not_take_the_table_with_it() -> None:
+    measured = {"job: audit": Measured(1.0, 1.0, 1.0, "audit found something"), "job: lao": Measured(1.0, 1.0, 1.0)}
+    side = tables.plain(Side(measured, failed="job: report"))
+    result = {
+        "records": 10, "skew": "none", "made": {"seconds": 1.0, "bytes": {"raw": 1, "records": 1}},
+        "sides": {"Spark": side, "pyarrow": tables.plain(Side()), "DuckDB": tables.plain(Side())},
+    }  # fmt: skip
+    console = Console(width=150, file=StringIO())
+    tables.show({}, [result], console)
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert "job: lao" in text
+    assert "Spark failed in step 'job: report'" in text
+    assert "Spark: audit found something" in text
