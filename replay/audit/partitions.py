@@ -1,11 +1,11 @@
-"""Rules about one partition: who is in its ISR, who leads it, and that its epochs grow."""
+"""Rules about one partition: who is in its ISR, who leads it, that its epochs grow, and how its reassignments go."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from replay.audit import rules
+from replay.audit import reassignments, rules
 from replay.audit.finding import findings, ids, partition_subject, text, verdict
 from replay.audit.history import History
 from replay.audit.steps import steps
@@ -19,6 +19,7 @@ RULES = (
     rules.PROPOSER_NOT_LEADER,
     rules.LEADER_EPOCH_WENT_BACK,
     rules.PARTITION_EPOCH_WENT_BACK,
+    *reassignments.RULES,
 )
 
 
@@ -103,4 +104,4 @@ def check(history: History) -> DataFrame:
             ),
         ),
     )
-    return findings(rows, *stated, *stepped)
+    return findings(rows, *stated, *stepped, *reassignments.verdicts())

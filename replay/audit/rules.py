@@ -97,6 +97,18 @@ LEADER_EPOCH_WENT_BACK = Rule(
 PARTITION_EPOCH_WENT_BACK = Rule(
     "PARTITION_EPOCH_WENT_BACK", CRITICAL, "the partition epoch of a partition did not grow", _PARTITIONS
 )
+REASSIGNMENT_INCOMPLETE = Rule(
+    "REASSIGNMENT_INCOMPLETE",
+    CRITICAL,
+    "a reassignment ended before the replicas that it added were in the ISR",
+    _CHANGES,
+)
+REASSIGNMENT_LOST_ORIGINAL = Rule(
+    "REASSIGNMENT_LOST_ORIGINAL",
+    ERROR,
+    "a reassignment under way does not say which replicas there were at first",
+    _CHANGES,
+)
 BROKER_EPOCH_REUSED = Rule(
     "BROKER_EPOCH_REUSED",
     CRITICAL,

@@ -19,7 +19,9 @@ def steps(history: History) -> DataFrame:
     ``entered``: who is in the ISR and was not. ``unproposed``: those of them whom no leader proposed. ``unclean``: the record declares an
     unclean leader: alone in the ISR, and RECOVERING. In an export without the column ``leader_recovery_state`` the first is enough.
     """
-    earlier = ("begins", "ends", "leader", "leader_epoch", "partition_epoch", "replicas", "isr")
+    earlier = (
+        "begins", "ends", "leader", "leader_epoch", "partition_epoch", "replicas", "adding_replicas", "isr",
+    )  # fmt: skip
     of_partition = Window.partitionBy("topic_id", "partition_id").orderBy("begins")
     rows = history.partitions.withColumn("before", sf.lag(sf.struct(*earlier)).over(of_partition))
     proposed = sf.coalesce(sf.col("isr_with_epochs.broker_id"), nobody())

@@ -55,9 +55,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "who folds the record stops himself, before it is committed": (
         "duplicate-of-old-epoch", "duplicate-not-looked-for", "isr-decided-by-committed",
     ),
-    "there is no rule for it yet: it would follow reassignments from their beginning to their end": (
-        "reassignment-before-in-sync", "cancel-forgets-removing", "second-reassignment-forgets-first",
-    ),
     "a snapshot that is not whole names no state to compare": ("part-of-snapshot",),
     "builds that do not map hosts yet write the same": ("registration-unmapped",),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -109,7 +109,10 @@ def no_replica(log: AuditedLog) -> Found:
     stranger = log.propose("stranger", [1, 4])
     twice = log.propose("stranger", [1, 2, 2])
     reassigned = log.change("stranger", replicas=[1, 3])
-    return [("ISR_NOT_IN_REPLICAS", offset, None) for offset in (stranger, twice, reassigned)]
+    return [("ISR_NOT_IN_REPLICAS", offset, None) for offset in (stranger, twice, reassigned)] + [
+        # Fewer replicas than before, and one that stays is not in the ISR.
+        ("REASSIGNMENT_INCOMPLETE", reassigned, 3)
+    ]
 
 
 @offence
@@ -209,6 +212,52 @@ def same_id_again(log: AuditedLog) -> Found:
     created = pb.PartitionRecord(topic_id=topic_id, replicas=[1, 2], isr=[1, 2], leader=1)
     offset = log.append(pb.TopicRecord(name="returns", topic_id=topic_id), created) + 1
     return [("LEADER_EPOCH_WENT_BACK", offset, None), ("PARTITION_EPOCH_WENT_BACK", offset, None)]
+
+
+@offence
+def ends_too_early(log: AuditedLog) -> Found:
+    """Complete without one that it added; cancelled, and the new ones stay; given up for another that ends at once, too early."""
+    log.topic("early", [1, 2])
+    log.change("early", **begun([3, 4, 1, 2], adding=[3, 4], removing=[1, 2]))
+    log.propose("early", [1, 2, 3])
+    complete = log.change("early", **ended([3, 4]), isr=[3], leader=3)
+    log.topic("kept", [1, 2])
+    log.change("kept", **begun([1, 3, 2], adding=[3], removing=[2]))
+    cancelled = log.change("kept", **ended([1, 3]), isr=[1])
+    log.topic("second", [1, 2, 3])
+    log.change("second", **begun([1, 4, 2, 3], adding=[4], removing=[2, 3]))
+    second = log.change("second", **ended([1, 5]), isr=[1])
+    # None comes; of three two are left, and one of them lacks what the one that goes has.
+    log.topic("fewer", [1, 2, 3])
+    log.change("fewer", **begun([1, 2, 3], removing=[3]), isr=[1, 3])
+    fewer = log.change("fewer", **ended([1, 2]), isr=[1])
+    return [
+        ("REASSIGNMENT_INCOMPLETE", complete, 4),
+        ("REASSIGNMENT_INCOMPLETE", cancelled, 3),
+        ("REASSIGNMENT_INCOMPLETE", second, 5),
+        ("REASSIGNMENT_INCOMPLETE", fewer, 2),
+    ]
+
+
+@offence
+def forgets_where_it_began(log: AuditedLog) -> Found:
+    """A second one takes what the first is adding for replicas there were; another one removes who is none, or loses one."""
+    log.topic("forgets", [1, 2])
+    log.change("forgets", **begun([3, 2, 1], adding=[3], removing=[1]))
+    second = log.change("forgets", **begun([4, 2, 3, 1], adding=[4], removing=[3, 1]))
+    log.topic("strays", [1, 2])
+    strays = log.change("strays", **begun([3, 1, 2], adding=[3], removing=[2, 3]))
+    log.topic("loses", [1, 2, 3])
+    loses = log.change("loses", **begun([4, 1, 2], adding=[4], removing=[2]), isr=[1, 2])
+    return [("REASSIGNMENT_LOST_ORIGINAL", offset, None) for offset in (second, strays, loses)]
+
+
+def begun(replicas: list[int], *, adding: Sequence[int] = (), removing: Sequence[int] = ()) -> dict[str, list[int]]:
+    return {"replicas": replicas, "adding_replicas": list(adding), "removing_replicas": list(removing)}
+
+
+def ended(replicas: list[int]) -> dict[str, list[int]]:
+    return begun(replicas)
 
 
 # --- registrations ---------------------------------------------------------------------------------------------------
@@ -372,6 +421,18 @@ def _moves(log: AuditedLog) -> None:
     log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, **done)
     log.delete_topic("moving")
     log.topic("moving", [1, 2])
+    # Cancelled: in another order, with one out of the ISR who was out of it before.
+    log.topic("cancelled", [1, 2, 3], isr=[1, 2])
+    log.change("cancelled", **begun([4, 1, 2, 3], adding=[4], removing=[2, 3]))
+    log.change("cancelled", **ended([1, 3, 2]))
+    # A second one, where 4 is in the ISR by then and 5 is not wanted any more: what it adds is there, and it ends at once.
+    log.change("cancelled", **begun([4, 5, 1, 3, 2], adding=[4, 5], removing=[1, 2, 3]))
+    log.propose("cancelled", [1, 2, 4])
+    log.change("cancelled", **begun([5, 4, 2, 1, 3], adding=[4, 5], removing=[1, 3]))
+    log.change("cancelled", **ended([4, 1, 2]))
+    # Fewer, at once, and all that stay are in sync; others in the same places.
+    log.change("cancelled", **ended([2, 1]), isr=[2, 1])
+    log.change("cancelled", **ended([1, 2]))
 
 
 def _many(log: AuditedLog) -> None:
