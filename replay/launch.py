@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
 from replay.request import JobRequest
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM."""
+_STOP_S = 10.0
+"""So long Spark may take to end by itself: it removes its temporary files."""
 
 
 def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> list[str]:
@@ -21,7 +29,7 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started.
+    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started, 130 if interrupted.
 
     spark-submit writes all that the job writes to standard output, errors too: here they go where they belong.
     """
@@ -30,10 +38,35 @@ def submit(request: JobRequest, conf: list[str]) -> int:
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
         words = command(environ, request, conf)
-        done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=False)
+        code, output = _run(words, environ)
     except (ReplayError, OSError) as error:
         print(f"raftlog replay: {error}", file=sys.stderr)
         return EXIT_INPUT
-    answered = done.returncode in (0, EXIT_FINDINGS)
-    print(done.stdout, end="", file=sys.stdout if answered else sys.stderr)
-    return done.returncode
+    except KeyboardInterrupt:
+        print("raftlog replay: interrupted, nothing was answered", file=sys.stderr)
+        return INTERRUPTED
+    print(output, end="", file=sys.stdout if code in (0, EXIT_FINDINGS) else sys.stderr)
+    return code
+
+
+def _run(words: list[str], environ: dict[str, str]) -> tuple[int, str]:
+    """Exit code and output. Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                output, _ = process.communicate()
+            except KeyboardInterrupt:
+                process.terminate()
+                try:
+                    process.communicate(timeout=_STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise
+            return process.returncode, output
+    finally:
+        signal.signal(signal.SIGTERM, before)

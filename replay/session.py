@@ -32,6 +32,7 @@ def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
-    # PySpark's own logger would print a failed query's plan and two stack traces beside the paragraph that we print.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(log_level)
+    # PySpark's own loggers would print a failed query's plan and two stack traces beside the paragraph that we print.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(log_level)
     return session

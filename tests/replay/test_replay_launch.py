@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from replay import java, submit
 from replay.app import create_app
 from replay.cli import register
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
-from replay.launch import command
+from replay.launch import INTERRUPTED, command
 from replay.request import JOBS, JobRequest, format_time, parse_time_ms
 
 
@@ -217,6 +219,34 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimm
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
     assert "is no export" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """Spark ends first, with time to clean up, and nothing is said but one line."""
+    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    (tmp_path / "bin" / "spark-submit").write_text(
+        "#!/bin/sh\ntrap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :; do sleep 0.05; done\n"
+    )
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
+    words = [sys.executable, "-m", "replay.cli", "audit", "exported"]
+    with subprocess.Popen(
+        words,
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    ) as process:
+        while process.poll() is None and not (tmp_path / "started").exists():
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (INTERRUPTED, "", "raftlog replay: interrupted, nothing was answered\n")
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("job", JOBS)

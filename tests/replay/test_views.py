@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from io import StringIO
@@ -140,3 +141,5 @@ def test_a_query_that_cannot_be_asked(replay: Replay, exported: Path, query: str
     with pytest.raises(ReplayError, match=message) as raised:
         replay("sql", exported, query=query)
     assert "\n" not in str(raised.value)
+    # It would print the plan and stack traces, 10 KB of them.
+    assert not logging.getLogger("SQLQueryContextLogger").isEnabledFor(logging.ERROR)
