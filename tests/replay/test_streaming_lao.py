@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Replay
 from pyspark.sql import SparkSession
-from test_lao import Story
+from test_replay_lao import Story
 from typer.testing import CliRunner, Result
 
 from raftlog.segments.export import export
