@@ -233,6 +233,9 @@ class Connection:
             end.flow.retry()
 
     def _keepalive_expired(self, end: SimLink) -> None:
+        if end.close_reason is not None:
+            # Long over on this side, and its kernel goes on to say so: the other end would hear it, whoever is gone.
+            return
         end.flow.drop_held()
         end.close("UNAVAILABLE: keepalive timeout")
 

@@ -80,6 +80,17 @@ REGRESSIONS = [
         '"stop_broker": 2.56, "stranded": 3.24, "twin_broker": 4.53}}',
         id="an unclean leader completed the reassignment that only the ISR which it replaced could have completed",
     ),
+    pytest.param(
+        1795291675324,
+        '{"voters": 2, "observers": 2, "brokers": 4, "writes_per_s": 2.0, "reads_per_s": 0.0, "topics_share": '
+        '0.3, "asks_share": 0.5, "isr_changes_per_s": 10.0, "shared_keys": 2, "numbered_share": 1.0, '
+        '"safety_s": 8.29427367762722, "session_timeout_ms": 1500, "drift": 0.1, "snapshot_bytes": 1000, '
+        '"round_robin": true, "faults": {"answers_late": 3.67, "connect_refused": 0.276, "disk_full": 2.4, '
+        '"flapping": 6.63, "link_broken": 0.00238, "lose_broker_disk": 9.95, "message_late": 0.00312, '
+        '"one_way": 1.46, "overtaken": 5.09, "partition": 1.65, "pause": 3.42, "request_repeated": 0.0121, '
+        '"transfer": 1.28}}',
+        id="the simulated network forgot to tell one end of a connection that the other had died",
+    ),
 ]
 
 
