@@ -79,16 +79,23 @@ def topics(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
 
 
 def partitions(
-    records: DataFrame, before: DataFrame | None = None, *, topics_before: DataFrame | None = None
+    records: DataFrame,
+    before: DataFrame | None = None,
+    *,
+    topics_before: DataFrame | None = None,
+    lives: DataFrame | None = None,
 ) -> DataFrame:
     """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
 
     ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if it says none;
     ``type`` is the record's. ``topic_name`` is null for a topic that was never created, which no fold accepts. In exports from
     before there were columns for them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
-    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``.
+    ``adding_replicas`` and ``removing_replicas`` are null. With ``before`` goes ``topics_before``, or ``lives``: of :func:`topics`, where
+    it has been made already.
     """
-    events = _with_topic(_after(before, _partition_events(records)), topics(records, topics_before))
+    if lives is None:
+        lives = topics(records, topics_before)
+    events = _with_topic(_after(before, _partition_events(records)), lives)
     of_partition = Window.partitionBy("topic_id", "created", "partition_id").orderBy("begins")
     so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)

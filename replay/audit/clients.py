@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
-from replay.audit.finding import findings, text, verdict
+from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 
 RULES = (rules.NUMBER_EXECUTED_TWICE, rules.CLOSED_CLIENT_WROTE)
@@ -37,7 +37,7 @@ def check(history: History) -> DataFrame:
     client = sf.col("client_id")
     return findings(
         rows.withColumn("subject", text("client {}, number {}", client, sf.col("sequence"))),
-        sf.when(
+        when(
             sf.col("opened") & (sf.col("earlier") > client),
             verdict(
                 rules.NUMBER_EXECUTED_TWICE,
@@ -46,7 +46,7 @@ def check(history: History) -> DataFrame:
                 expected=text("once, at {}", sf.col("earlier")),
             ),
         ),
-        sf.when(
+        when(
             # A client may close itself, in the batch that it is the author of.
             sf.col("batch_base_offset") > sf.col("closed"),
             verdict(

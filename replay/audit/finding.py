@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -44,10 +47,40 @@ class Finding(msgspec.Struct, frozen=True):
     documentation: str
 
 
+class Charge:
+    """What a row may be guilty of: the first of its conditions that holds gives the verdict, as ``sf.when`` would.
+
+    Apart from it, whether any holds can be asked without a word of the verdicts: see :func:`findings`.
+    """
+
+    def __init__(self, *cases: tuple[Column, Column]) -> None:
+        self._cases = cases
+
+    def when(self, condition: Column, given: Column) -> Charge:
+        """The same, with one more case behind the others. ``given``: a :func:`verdict`."""
+        return Charge(*self._cases, (condition, given))
+
+    @property
+    def holds(self) -> Column:
+        """Whether there is a verdict (null: no)."""
+        return reduce(or_, (condition for condition, _ in self._cases))
+
+    @property
+    def verdict(self) -> Column:
+        """The verdict, or null."""
+        (condition, given), *others = self._cases
+        return reduce(lambda so_far, case: so_far.when(*case), others, sf.when(condition, given))
+
+
+def when(condition: Column, given: Column) -> Charge:
+    """A charge of one case: the :func:`verdict` ``given`` where the condition holds."""
+    return Charge((condition, given))
+
+
 def verdict(
     rule: Rule, *, found: Column, expected: Column, broker_id: Column | None = None, also: Column | None = None
 ) -> Column:
-    """What is wrong with a row, if something is: to be put into ``when``. ``also``: one more offset that shows it."""
+    """What is wrong with a row, if something is: to be put into :func:`when`. ``also``: one more offset that shows it."""
     shown = sf.array(also.cast("long")) if also is not None else sf.array().cast("array<long>")
     return sf.struct(
         sf.lit(rule.id).alias("rule"),
@@ -60,15 +93,17 @@ def verdict(
     )
 
 
-def findings(rows: DataFrame, *verdicts: Column) -> DataFrame:
-    """One row, FINDING_DDL, for each verdict on a row that is not null."""
-    given = sf.filter(sf.array(*verdicts), lambda each: each.isNotNull())
+def findings(rows: DataFrame, *charges: Charge) -> DataFrame:
+    """One row, FINDING_DDL, for each charge that holds of a row."""
+    given = sf.array_compact(sf.array(*(charge.verdict for charge in charges)))
     record = [
         sf.col(name) if name in rows.columns else sf.lit(None).cast(_TYPES.get(name, "string")).alias(name)
         for name in RECORD
     ]
-    # Almost always there is nothing: the texts are made of the rows that are left.
-    flat = rows.where(sf.size(given) > 0).select(*record, sf.inline(given))
+    # Almost always there is nothing. So all rows are asked by the bare conditions, which Spark compiles; the texts are made of
+    # the rows that are left.
+    guilty = rows.where(reduce(or_, (charge.holds for charge in charges)))
+    flat = guilty.select(*record, sf.inline(given))
     offsets = sf.concat(sf.array("offset"), sf.array_compact("also")).alias("offsets")
     return flat.select(*(offsets if name == "offsets" else sf.col(name) for name in names()))
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.hostnames import BY_REGISTRATION
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
-from replay.audit.finding import findings, text, verdict
+from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 
 RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
@@ -37,15 +37,18 @@ def _mappings(history: History) -> DataFrame:
 
 def _of_two_ids(mapped: DataFrame) -> DataFrame:
     """Two ids at a time: by two records of one batch, or by two spellings of one host."""
-    rows = _by_batch(mapped).unionByName(_by_spelling(mapped)).where(sf.col("broker_id") != sf.col("other.broker_id"))
+    rows = _by_batch(mapped).unionByName(_by_spelling(mapped))
     return findings(
         rows.withColumn("subject", text("host {}", sf.col("host"))),
-        verdict(
-            rules.HOSTNAME_OF_TWO_IDS,
-            broker_id=sf.col("broker_id"),
-            also=sf.col("other.offset"),
-            found=text("{} mapped to broker {}", sf.col("name"), sf.col("broker_id")),
-            expected=text("broker {}, as {} is", sf.col("other.broker_id"), sf.col("other.name")),
+        when(
+            sf.col("broker_id") != sf.col("other.broker_id"),
+            verdict(
+                rules.HOSTNAME_OF_TWO_IDS,
+                broker_id=sf.col("broker_id"),
+                also=sf.col("other.offset"),
+                found=text("{} mapped to broker {}", sf.col("name"), sf.col("broker_id")),
+                expected=text("broker {}, as {} is", sf.col("other.broker_id"), sf.col("other.name")),
+            ),
         ),
     )
 
@@ -87,7 +90,7 @@ def _of_registrations(history: History) -> DataFrame:
     rows = rows.join(registered, "batch_base_offset", "left")
     return findings(
         rows.withColumn("subject", text("host {}", sf.col("name"))),
-        sf.when(
+        when(
             ~sf.equal_null("broker_id", "registers"),
             verdict(
                 rules.HOSTNAME_NOT_OF_REGISTRATION,

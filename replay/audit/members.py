@@ -6,16 +6,18 @@ log below the record; what the controller did by itself, by what stands there be
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
 from replay.audit import rules
-from replay.audit.finding import findings, names, partition_subject, text, verdict
+from replay.audit.finding import Charge, findings, names, partition_subject, text, verdict, when
 from replay.audit.history import History
 from replay.audit.intervals import in_force
-from replay.audit.steps import NO_LEADER, nobody, steps
+from replay.audit.steps import NO_LEADER
 
 RULES = (
     rules.STALE_BROKER_EPOCH,
@@ -35,39 +37,31 @@ _RECORD = ("offset", "epoch", "timestamp_ms", "principal", "topic_id", "topic_na
 
 def check(history: History) -> DataFrame:
     """Ask for each broker that a record relies on what its registration was at that moment."""
-    asked = _questions(steps(history))
+    asked = _questions(history.steps.withColumnsRenamed({"begins": "offset", "begins_ms": "timestamp_ms"}))
     facts = history.brokers.select(
         "broker_id", "begins", "ends", sf.col("broker_epoch").alias("registered"), "fenced", "in_controlled_shutdown"
     )
     rows = in_force(asked, facts, end_offset=history.end_offset, on=("broker_id",))
-    judged = findings(rows.withColumn("subject", partition_subject()), _verdict())
+    judged = findings(rows.withColumn("subject", partition_subject()), _charge())
     return _where_epochs_are_known(judged, history)
 
 
 def _questions(rows: DataFrame) -> DataFrame:
     """One row a broker that a record relies on, and why: broker_id, claimed (an epoch or null), ``at`` an offset."""
-    here, behind = sf.col("offset"), sf.col("batch_last_offset")
-    claims = sf.filter(
-        sf.coalesce("isr_with_epochs", sf.array().cast("array<struct<broker_id:int,broker_epoch:bigint>>")),
-        lambda member: sf.array_contains("isr", member.broker_id),
+    here, behind, nothing = sf.col("offset"), sf.col("batch_last_offset"), sf.lit(None)
+    claims = rows.where(sf.size("isr_with_epochs") > 0).select(
+        *_RECORD, "isr", here.alias("at"), sf.inline("isr_with_epochs")
     )
-    survivors = sf.when(
-        sf.col("unclean") & (sf.size("unproposed") > 0), sf.array_intersect("before.isr", "replicas")
-    ).otherwise(nobody())
-    return rows.select(
-        *_RECORD,
-        sf.inline(
-            sf.concat(
-                sf.transform(claims, lambda member: _ask(_MEMBER, member.broker_id, member.broker_epoch, here)),
-                _if(sf.col("proposed"), _ask(_PROPOSER, sf.col("proposer_id"), sf.col("proposer_epoch"), here)),
-                sf.transform("unproposed", lambda member: _ask(_ENTERED, member, sf.lit(None), behind)),
-                _if(_leads_now(), _ask(_LEADER, sf.col("leader"), sf.lit(None), behind)),
-                sf.transform(
-                    sf.coalesce(survivors, nobody()), lambda member: _ask(_SURVIVOR, member, sf.lit(None), behind)
-                ),
-            )
-        ),
+    unclean = rows.where(sf.col("unclean") & (sf.size("unproposed") > 0))
+    # Not one list of all of them a row: Spark compiles neither that nor what comes behind it.
+    asked = (
+        _ask(_MEMBER, claims.where(sf.array_contains("isr", sf.col("broker_id"))), "broker_id", "broker_epoch", "at"),
+        _ask(_PROPOSER, rows.where("proposed"), "proposer_id", "proposer_epoch", here),
+        _ask(_ENTERED, rows.where(sf.size("unproposed") > 0), sf.explode("unproposed"), nothing, behind),
+        _ask(_LEADER, rows.where(_leads_now()), "leader", nothing, behind),
+        _ask(_SURVIVOR, unclean, sf.explode(sf.array_intersect("before.isr", "replicas")), nothing, behind),
     )
+    return reduce(DataFrame.unionByName, asked)
 
 
 def _leads_now() -> Column:
@@ -75,21 +69,25 @@ def _leads_now() -> Column:
     return (sf.col("leader") != NO_LEADER) & ~sf.equal_null("leader", "before.leader")
 
 
-def _ask(why: int, broker_id: Column, claimed: Column, at: Column) -> Column:
-    return sf.struct(
+def _ask(why: int, rows: DataFrame, broker_id: Column | str, claimed: Column | str, at: Column | str) -> DataFrame:
+    def column(value: Column | str) -> Column:
+        return sf.col(value) if isinstance(value, str) else value
+
+    # explode() stands alone in a select: what is computed of it follows.
+    named = rows.select(
+        *_RECORD, column(broker_id).alias("asked"), column(claimed).alias("claimed"), column(at).alias("at")
+    )
+    return named.select(
+        *_RECORD,
         sf.lit(why).alias("why"),
-        broker_id.cast("int").alias("broker_id"),
-        claimed.cast("long").alias("claimed"),
-        at.cast("long").alias("at"),
+        sf.col("asked").cast("int").alias("broker_id"),
+        sf.col("claimed").cast("long").alias("claimed"),
+        sf.col("at").cast("long").alias("at"),
     )
 
 
-def _if(condition: Column, question: Column) -> Column:
-    return sf.filter(sf.array(question), lambda _: condition)
-
-
-def _verdict() -> Column:
-    """At the most one for each question."""
+def _charge() -> Charge:
+    """At the most one verdict for each question."""
     why, claimed, registered, broker = (sf.col(name) for name in ("why", "claimed", "registered", "broker_id"))
     absent = registered.isNull()
     stale = sf.coalesce((claimed != _UNKNOWN) & (claimed != registered), sf.lit(False))
@@ -112,7 +110,7 @@ def _verdict() -> Column:
 
     active = sf.lit("registered, unfenced and not shutting down")
     return (
-        sf.when((why == _PROPOSER) & (absent | stale), of(rules.STALE_PROPOSER_EPOCH, under, now))
+        when((why == _PROPOSER) & (absent | stale), of(rules.STALE_PROPOSER_EPOCH, under, now))
         .when(enters & absent, of(rules.BROKER_NOT_REGISTERED, now, active))
         .when((why == _MEMBER) & stale, of(rules.STALE_BROKER_EPOCH, under, now))
         .when(

@@ -6,9 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from replay.audit import reassignments, rules
-from replay.audit.finding import findings, ids, partition_subject, text, verdict
+from replay.audit.finding import findings, ids, partition_subject, text, verdict, when
 from replay.audit.history import History
-from replay.audit.steps import steps
 
 RULES = (
     rules.ISR_NOT_IN_REPLICAS,
@@ -25,7 +24,8 @@ RULES = (
 
 def check(history: History) -> DataFrame:
     """Each state by itself, and beside the one before it."""
-    rows = steps(history).withColumn("subject", partition_subject())
+    rows = history.steps.withColumnsRenamed({"begins": "offset", "begins_ms": "timestamp_ms"})
+    rows = rows.withColumn("subject", partition_subject())
     isr, leader, before = sf.col("isr"), sf.col("leader"), sf.col("before.begins")
     strangers = (sf.size(sf.array_except("isr", "replicas")) > 0) | (
         sf.size("isr") != sf.size(sf.array_distinct("isr"))
@@ -33,7 +33,7 @@ def check(history: History) -> DataFrame:
     unproposed = sf.col("changed") & (sf.size("unproposed") > 0) & ~sf.col("unclean")
     leads_now = sf.array_contains("unproposed", leader)
     stated = (
-        sf.when(
+        when(
             strangers,
             verdict(
                 rules.ISR_NOT_IN_REPLICAS,
@@ -41,11 +41,11 @@ def check(history: History) -> DataFrame:
                 expected=text("a part of {}", ids(sf.col("replicas"))),
             ),
         ),
-        sf.when(
+        when(
             sf.size("isr") == 0,
             verdict(rules.ISR_EMPTY, found=sf.lit("ISR []"), expected=sf.lit("at least its last member")),
         ),
-        sf.when(
+        when(
             (leader >= 0) & ~sf.array_contains("isr", leader),
             verdict(
                 rules.LEADER_OUTSIDE_ISR,
@@ -56,7 +56,7 @@ def check(history: History) -> DataFrame:
         ),
     )
     stepped = (
-        sf.when(
+        when(
             unproposed & leads_now,
             verdict(
                 rules.UNDECLARED_UNCLEAN_ELECTION,
@@ -75,7 +75,7 @@ def check(history: History) -> DataFrame:
                 expected=text("a proposal that names {}", ids(sf.col("unproposed"))),
             ),
         ),
-        sf.when(
+        when(
             sf.col("proposed") & (sf.col("proposer_id") != sf.col("before.leader")),
             verdict(
                 rules.PROPOSER_NOT_LEADER,
@@ -85,7 +85,7 @@ def check(history: History) -> DataFrame:
                 expected=text("by the leader, {}", sf.col("before.leader")),
             ),
         ),
-        sf.when(
+        when(
             sf.col("leader_epoch") < sf.col("before.leader_epoch"),
             verdict(
                 rules.LEADER_EPOCH_WENT_BACK,
@@ -94,7 +94,7 @@ def check(history: History) -> DataFrame:
                 expected=text("{} or more", sf.col("before.leader_epoch")),
             ),
         ),
-        sf.when(
+        when(
             sf.col("partition_epoch") <= sf.col("before.partition_epoch"),
             verdict(
                 rules.PARTITION_EPOCH_WENT_BACK,
@@ -104,4 +104,4 @@ def check(history: History) -> DataFrame:
             ),
         ),
     )
-    return findings(rows, *stated, *stepped, *reassignments.verdicts())
+    return findings(rows, *stated, *stepped, *reassignments.charges())

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
-from replay.audit.finding import findings, text, verdict
+from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 from replay.audit.intervals import in_force, slice_length, slice_of
 
@@ -41,11 +41,11 @@ def _single(said: DataFrame, known: DataFrame, end_offset: int) -> DataFrame:
     rows = said.drop("applied").join(_highest_before(known, end_offset), "offset", "left")
     return findings(
         rows.withColumn("subject", sf.lit("LAO")),
-        sf.when(
+        when(
             (lao >= 0) & (lao >= mark),
             verdict(rules.LAO_NOT_BELOW_HIGH_WATERMARK, found=text("LAO {}", lao), expected=text("less than {}", mark)),
         ),
-        sf.when(
+        when(
             mark > sf.col("offset"),
             verdict(
                 rules.HIGH_WATERMARK_BEYOND_LOG,
@@ -53,7 +53,7 @@ def _single(said: DataFrame, known: DataFrame, end_offset: int) -> DataFrame:
                 expected=text("{}, the end of the log, or less", sf.col("offset")),
             ),
         ),
-        sf.when(
+        when(
             (lao >= 0) & (lao < sf.col("highest.lao")),
             verdict(
                 rules.LAO_WENT_BACK,
@@ -97,7 +97,7 @@ def _acknowledged(said: DataFrame, known: DataFrame, history: History) -> DataFr
     broker, lao, applied = sf.col("broker_id"), sf.col("lao"), sf.col("last.applied_offset")
     return findings(
         asked.withColumn("subject", text("LAO, broker {}", broker)),
-        sf.when(
+        when(
             applied < lao,
             verdict(
                 rules.LAO_ABOVE_APPLIED,
@@ -107,7 +107,7 @@ def _acknowledged(said: DataFrame, known: DataFrame, history: History) -> DataFr
                 expected=text("{} or less: what broker {} had applied", applied, broker),
             ),
         ),
-        sf.when(
+        when(
             sf.col("last").isNull(),
             verdict(
                 rules.LAO_WITHOUT_REPORT,

@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
-from replay.audit.finding import findings, text, verdict
+from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 
 RULES = (rules.TWO_CONTROLLERS_IN_EPOCH, rules.CONTROLLER_EPOCH_WENT_BACK, rules.EPOCH_WITHOUT_CONTROLLER)
@@ -26,7 +26,7 @@ def _elections(history: History) -> DataFrame:
     rows = rows.withColumn("earlier", sf.lag(sf.struct("offset", "leader_id")).over(of_epoch))
     return findings(
         rows.withColumn("subject", text("controller epoch {}", sf.col("epoch"))),
-        sf.when(
+        when(
             sf.col("earlier").isNotNull(),
             verdict(
                 rules.TWO_CONTROLLERS_IN_EPOCH,
@@ -59,7 +59,7 @@ def _epochs(history: History) -> DataFrame:
     )
     return findings(
         looks,
-        sf.when(
+        when(
             (sf.col("end") == "last") & (sf.col("last") > sf.col("later")),
             verdict(
                 rules.CONTROLLER_EPOCH_WENT_BACK,
@@ -68,7 +68,7 @@ def _epochs(history: History) -> DataFrame:
                 expected=text("none below that of the record at {}", sf.col("later")),
             ),
         ),
-        sf.when(
+        when(
             (sf.col("end") == "first") & sf.col("begun").isNull(),
             verdict(
                 rules.EPOCH_WITHOUT_CONTROLLER,

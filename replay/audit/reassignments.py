@@ -10,18 +10,17 @@ must be in the ISR; and where replicas become fewer, all of them. (Where it is c
 
 from __future__ import annotations
 
-from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from replay.audit import rules
-from replay.audit.finding import ids, text, verdict
+from replay.audit.finding import Charge, ids, text, verdict, when
 from replay.audit.steps import nobody
 
 RULES = (rules.REASSIGNMENT_INCOMPLETE, rules.REASSIGNMENT_LOST_ORIGINAL)
 
 
-def verdicts() -> tuple[Column, ...]:
-    """On a row of :func:`replay.audit.steps.steps`; null in an export that has no columns for reassignments."""
+def charges() -> tuple[Charge, ...]:
+    """On a row of :func:`replay.audit.steps.steps`; none holds in an export that has no columns for reassignments."""
     replicas, isr, adding, removing = (
         sf.col(name) for name in ("replicas", "isr", "adding_replicas", "removing_replicas")
     )
@@ -36,7 +35,7 @@ def verdicts() -> tuple[Column, ...]:
     strays = sf.size(sf.array_except(removing, original)) > 0
     also, changed = sf.col("before.begins"), sf.col("changed")
     return (
-        sf.when(
+        when(
             changed & settled & (sf.size(missing) > 0),
             verdict(
                 rules.REASSIGNMENT_INCOMPLETE,
@@ -46,7 +45,7 @@ def verdicts() -> tuple[Column, ...]:
                 expected=text("{} in the ISR first, or the original {} again", ids(missing), ids(before)),
             ),
         ),
-        sf.when(
+        when(
             changed & ~settled & (differs | strays),
             verdict(
                 rules.REASSIGNMENT_LOST_ORIGINAL,

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from replay.audit import rules
-from replay.audit.finding import findings, text, verdict
+from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
 
 RULES = (rules.BROKER_EPOCH_REUSED, rules.REGISTERED_UNFENCED)
@@ -30,7 +30,7 @@ def check(history: History) -> DataFrame:
     broker, epoch, offset = sf.col("broker_id"), sf.col("broker_epoch"), sf.col("offset")
     return findings(
         new.withColumn("subject", text("broker {}", broker)),
-        sf.when(
+        when(
             epoch != offset,
             verdict(
                 rules.BROKER_EPOCH_REUSED,
@@ -41,7 +41,7 @@ def check(history: History) -> DataFrame:
                 expected=text("{}, the offset of the registration", offset),
             ),
         ),
-        sf.when(
+        when(
             ~sf.col("fenced"),
             verdict(
                 rules.REGISTERED_UNFENCED,

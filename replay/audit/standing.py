@@ -11,83 +11,77 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from replay.audit import rules
-from replay.audit.finding import findings, partition_subject, text, verdict
+from replay.audit.finding import findings, partition_subject, text, verdict, when
 from replay.audit.history import History
+from replay.audit.intervals import in_force
 from replay.audit.steps import NO_LEADER, nobody
 
 RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000
 """As the controller's: see controller/elections.py."""
-_START, _STOP, _LOOK = 0, 1, 2
-_LOOKED = ("record", "epoch", "timestamp_ms", "principal", "now")
+_START, _STOP = 0, 1
 _PARTITION = ("topic_id", "topic_name", "partition_id")
 
 
 def check(history: History) -> DataFrame:
     """For each stay of a broker in an ISR: whether it was to be out at the first look after it began."""
-    # Backwards, so that what follows is what has been seen: a frame that looks ahead costs the square of its rows.
-    of_broker = Window.partitionBy("broker_id").orderBy(sf.desc("offset"), sf.desc("kind"))
-    later = of_broker.rowsBetween(Window.unboundedPreceding, -1)
-    looks = _looks(history)
-    rows = _stays(history).unionByName(looks, allowMissingColumns=True)
-    seen = sf.when(
-        sf.col("kind") == _LOOK, sf.struct(sf.col("offset").alias("at"), *(sf.col(name) for name in _LOOKED))
-    )
-    first = rows.withColumn("seen", sf.last(seen, ignorenulls=True).over(later)).where(sf.col("kind") == _START)
-    late = first.where(sf.col("seen.at") < sf.coalesce(sf.col("stop"), sf.lit(history.end_offset)))
-    told = late.select(
-        *_PARTITION,
-        "broker_id",
-        sf.col("offset").alias("entered_at"),
-        sf.col("seen.record").alias("offset"),
-        sf.col("seen.epoch").alias("epoch"),
-        sf.col("seen.timestamp_ms").alias("timestamp_ms"),
-        sf.col("seen.principal").alias("principal"),
-        sf.col("seen.now").alias("now"),
-    ).withColumn("subject", partition_subject())
+    stays = _stays(history).withColumn("at", sf.col("entered_at"))
+    rows = in_force(stays, _next_looks(history), end_offset=history.end_offset, on=("broker_id",), how="inner")
     return findings(
-        told,
-        verdict(
-            rules.INACTIVE_IN_ISR,
-            broker_id=sf.col("broker_id"),
-            also=sf.col("entered_at"),
-            found=text("broker {}, {}, in the ISR", sf.col("broker_id"), sf.col("now")),
-            expected=sf.lit("out of it, or its last member and no leader"),
+        rows.withColumn("subject", partition_subject()),
+        when(
+            sf.col("looked_at") < sf.coalesce(sf.col("left_at"), sf.lit(history.end_offset)),
+            verdict(
+                rules.INACTIVE_IN_ISR,
+                broker_id=sf.col("broker_id"),
+                also=sf.col("entered_at"),
+                found=text("broker {}, {}, in the ISR", sf.col("broker_id"), sf.col("now")),
+                expected=sf.lit("out of it, or its last member and no leader"),
+            ),
         ),
     )
 
 
 def _stays(history: History) -> DataFrame:
-    """From when to when a broker was in an ISR with others, or led: kind START at ``offset``, with ``stop`` (null: still)."""
-    of_partition = Window.partitionBy("topic_id", "partition_id").orderBy("begins")
-    counted = sf.when((sf.size("isr") > 1) | (sf.col("leader") != NO_LEADER), sf.col("isr")).otherwise(nobody())
-    rows = history.partitions.withColumn("counted", counted)
-    side = sf.struct("begins", "ends", "counted")
-    rows = rows.withColumns({"before": sf.lag(side).over(of_partition), "after": sf.lead(side).over(of_partition)})
-    came = sf.when(sf.col("before.ends") == sf.col("begins"), sf.array_except("counted", "before.counted"))
-    went = sf.when(sf.col("after.begins") == sf.col("ends"), sf.array_except("counted", "after.counted"))
-    left = sf.when(sf.col("ends").isNotNull(), sf.coalesce(went, "counted")).otherwise(nobody())
-    changes = rows.select(
-        *_PARTITION,
-        sf.inline(
-            sf.concat(_mark(sf.coalesce(came, "counted"), _START, sf.col("begins")), _mark(left, _STOP, sf.col("ends")))
-        ),
+    """From when to when a broker was in an ISR with others, or led: PARTITION, broker_id, entered_at, left_at (null: still)."""
+
+    def counted(state: str = "") -> Column:
+        isr, leader = sf.col(f"{state}isr"), sf.col(f"{state}leader")
+        return sf.when((sf.size(isr) > 1) | (leader != NO_LEADER), isr).otherwise(nobody())
+
+    follows = sf.coalesce(sf.col("before.ends") == sf.col("begins"), sf.lit(False))
+    rows = history.steps.withColumns(
+        {
+            "members": sf.sort_array(counted()),
+            # Who counted up to here: nobody, if there was no partition.
+            "were": sf.sort_array(sf.when(follows, counted("before.")).otherwise(nobody())),
+            "gone": sf.col("ends").isNotNull() & ~sf.equal_null("next_begins", "ends"),
+        }
     )
-    of_stay = Window.partitionBy("broker_id", "topic_id", "partition_id").orderBy("offset", sf.desc("kind"))
-    return changes.withColumn("stop", sf.lead("offset").over(of_stay)).where(sf.col("kind") == _START)
+    changed = rows.where(sf.col("members") != sf.col("were"))
+    came = _mark(changed, sf.array_except("members", "were"), _START, "begins")
+    went = _mark(changed, sf.array_except("were", "members"), _STOP, "begins")
+    changes = came.unionByName(went).unionByName(_mark(rows.where("gone"), sf.col("members"), _STOP, "ends"))
+    of_stay = Window.partitionBy("broker_id", "topic_id", "partition_id").orderBy("entered_at", sf.desc("kind"))
+    return (
+        changes.withColumn("left_at", sf.lead("entered_at").over(of_stay)).where(sf.col("kind") == _START).drop("kind")
+    )
 
 
-def _mark(members: Column, kind: int, offset: Column) -> Column:
-    return sf.transform(
-        members,
-        lambda member: sf.struct(
-            member.alias("broker_id"), sf.lit(kind).alias("kind"), offset.cast("long").alias("offset")
-        ),
-    )
+def _mark(rows: DataFrame, members: Column, kind: int, offset: str) -> DataFrame:
+    marked = rows.select(*_PARTITION, sf.explode(members).alias("broker_id"), sf.col(offset).alias("entered_at"))
+    return marked.withColumn("kind", sf.lit(kind))
+
+
+def _next_looks(history: History) -> DataFrame:
+    """For each broker the next look, as intervals: it is the one for all that happened from ``begins`` on and before ``ends``."""
+    in_order = Window.partitionBy("broker_id").orderBy("looked_at", "offset")
+    begins = sf.coalesce(sf.lag("looked_at").over(in_order) + 1, sf.lit(0))
+    return _looks(history).withColumns({"begins": begins, "ends": sf.col("looked_at") + 1})
 
 
 def _looks(history: History) -> DataFrame:
-    """When a broker has to be out, as an image's offset: kind LOOK, with the record that says so."""
+    """When a broker has to be out, as an image's offset: broker_id, looked_at, and of the record that says so."""
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     facts = ("begins", "ends", "broker_epoch", "active")
     rows = history.brokers.withColumn("active", ~(sf.col("fenced") | sf.col("in_controlled_shutdown")))
@@ -117,9 +111,8 @@ def _looks(history: History) -> DataFrame:
 
 def _look(at: Column, record: Column, epoch: Column, timestamp_ms: Column, principal: Column, now: Column) -> Column:
     return sf.struct(
-        at.cast("long").alias("offset"),
-        sf.lit(_LOOK).alias("kind"),
-        record.cast("long").alias("record"),
+        at.cast("long").alias("looked_at"),
+        record.cast("long").alias("offset"),
         epoch.cast("int").alias("epoch"),
         timestamp_ms.cast("long").alias("timestamp_ms"),
         principal.cast("string").alias("principal"),

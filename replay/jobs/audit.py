@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 import msgspec
-from pyspark import StorageLevel
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from replay.audit.check import audit, choose
+from replay.audit.check import by_family, choose
 from replay.audit.finding import Finding
 from replay.audit.history import History
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
+
+_ORDER = ("offset", "rule", "partition_id", "broker_id")
 
 
 class RuleResult(msgspec.Struct, frozen=True):
@@ -49,11 +51,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
     rows = records(spark, export)
     checked = {row["type"]: row["count"] for row in rows.groupBy("type").count().collect()}
     with History(rows, export.manifest.end_offset).kept() as history:
-        found = audit(history, rules).persist(StorageLevel.MEMORY_AND_DISK)
-        broken = {row["rule"]: row["count"] for row in found.groupBy("rule").count().collect()}
-        order = ("offset", "rule", "partition_id", "broker_id")
-        first = found.orderBy(*order).limit(request.limit).collect() if broken else []
-        found.unpersist()
+        broken: Counter[str] = Counter()
+        first: list[Row] = []
+        for found in by_family(history, rules):
+            rows_, counts = _first(found, request.limit)
+            broken += counts
+            first += rows_
+        first = sorted(first, key=_order)[: request.limit]
     results = [
         RuleResult(
             rule.id,
@@ -65,7 +69,21 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
         )
         for rule in rules
     ]
-    return AuditResult(sum(checked.values()), sum(broken.values()), results, [Finding(**row.asDict()) for row in first])
+    return AuditResult(sum(checked.values()), broken.total(), results, [Finding(**row.asDict()) for row in first])
+
+
+def _first(found: DataFrame, limit: int) -> tuple[list[Row], Counter[str]]:
+    """The first rows, and how many there are of each rule. Few are counted as they come; more are counted by Spark."""
+    rows = found.orderBy(*_ORDER).limit(limit + 1).collect()
+    if len(rows) <= limit:
+        return rows, Counter(row["rule"] for row in rows)
+    counts = found.groupBy("rule").count().collect()
+    return rows[:limit], Counter({row["rule"]: row["count"] for row in counts})
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    """As ORDER has it: null before everything."""
+    return tuple((row[name] is not None, row[name]) for name in _ORDER)
 
 
 def render(result: AuditResult, console: Console) -> None:

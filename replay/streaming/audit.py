@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from replay import timelines
 from replay.audit.check import audit
 from replay.audit.history import History
 from replay.audit.memory import remember
@@ -23,20 +22,20 @@ def judge(rules: Collection[Rule] = RULES) -> Judge:
     """Findings against the rules (:data:`replay.audit.finding.FINDING_DDL`) as alerts."""
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
-        memory, topics = piece.remembered("records"), piece.remembered("topics")
+        memory = piece.remembered("records")
         history = History(
             piece.records if memory is None else memory.unionByName(piece.records),
             piece.end_offset,
             piece.since,
             brokers_before=piece.remembered("brokers"),
             partitions_before=piece.remembered("partitions"),
-            topics_before=topics,
+            topics_before=piece.remembered("topics"),
         )
         stack.enter_context(history.kept())
         state = {
             "brokers": _open(history.brokers),
             "partitions": _open(history.partitions),
-            "topics": _open(timelines.topics(piece.records, topics)),
+            "topics": _open(history.topics),
             "records": remember(history),
         }
         return Judged({"alerts": audit(history, rules)}, state)

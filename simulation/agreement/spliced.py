@@ -147,7 +147,9 @@ def audit_spliced(spark: SparkSession, lives: Sequence[Life], target: Path) -> l
     bases, end = splice(lives, target)
     rows: DataFrame = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(target))
     found: list[dict[str, list[int]]] = [{} for _ in lives]
-    for finding in audit(History(rows, end)).select("rule", "offset").orderBy("offset").collect():
+    with History(rows, end).kept() as history:
+        findings = audit(history).select("rule", "offset").orderBy("offset").collect()
+    for finding in findings:
         number = bisect_right(bases, finding.offset) - 1
         found[number].setdefault(finding.rule, []).append(finding.offset - bases[number])
     return found
