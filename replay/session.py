@@ -17,6 +17,21 @@ _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+FEW_RECORDS = 200_000
+_FOR_FEW = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def expect_few(session: SparkSession) -> None:
+    """Settings for at most FEW_RECORDS: compiling a job's queries would take most of its time. What was given with --conf stays."""
+    given = session.sparkContext.getConf()
+    for key, value in _FOR_FEW.items():
+        if not given.contains(key):
+            session.conf.set(key, value)
+
 
 def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
     """The session: under spark-submit with what that was given, else on all cores of this machine. Raises ReplayError without Java.
