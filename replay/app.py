@@ -102,7 +102,7 @@ def _add_state(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="state",
-            export=str(export),
+            export=export,
             key=(kind, key) if kind else None,
             at_offset=at_offset,
             at_time_ms=at_time,
@@ -165,7 +165,7 @@ def _add_diff(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="diff",
-            export=str(export),
+            export=export,
             key=(kind, key) if kind else None,
             from_offset=from_offset,
             from_time_ms=from_time,
@@ -193,7 +193,7 @@ def _add_report(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="report",
-            export=str(export),
+            export=export,
             output=str(output),
             at_offset=at_offset,
             at_time_ms=at_time,
@@ -220,7 +220,7 @@ def _add_audit(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="audit",
-            export=str(export),
+            export=export,
             rules=tuple(rule or ()),
             at_offset=at_offset,
             at_time_ms=at_time,
@@ -268,7 +268,7 @@ def _add_sql(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="sql",
-            export=str(export),
+            export=export,
             query=query,
             at_offset=at_offset,
             at_time_ms=at_time,
@@ -293,7 +293,7 @@ def _add_lao(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="lao",
-            export=str(export),
+            export=export,
             since_ms=since,
             stall_ms=stall,
             at_offset=at_offset,
@@ -323,7 +323,7 @@ def _add_availability(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="availability",
-            export=str(export),
+            export=export,
             since_ms=since,
             target_percent=target,
             at_offset=at_offset,
@@ -349,7 +349,7 @@ def _add_churn(app: typer.Typer, run: Runner) -> None:
     ) -> None:
         request = JobRequest(
             job="churn",
-            export=str(export),
+            export=export,
             since_ms=since,
             at_offset=at_offset,
             at_time_ms=at_time,

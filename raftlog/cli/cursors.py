@@ -10,7 +10,7 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.render import time_text
-from raftlog.cli.writes import AcksLevel, ValidateOnly, first_error, print_written, write, written
+from raftlog.cli.writes import ValidateOnly, alter, print_altered
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -163,19 +163,9 @@ def _alter(
     timeout: float,
 ) -> Any:
     body = controller_pb2.AlterExportCursorsRequest(alterations=changes, validate_only=validate_only)
-    response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)
-    error = first_error(response.alter_export_cursors.results)
-    if error is not None:
-        raise error
-    return response
+    return alter(body, "alter_export_cursors", bootstrap_server, bootstrap_controller, timeout)
 
 
 def _say(response: Any, what: str, *, validate_only: bool, as_json: bool) -> None:
-    results = response.alter_export_cursors.results
-    if as_json:
-        print_json({"cursors": {one.name: known(one.offset) for one in results}, "write": written(response)})
-        return
-    done = "would be accepted" if validate_only else what
-    for one in results:
-        print_line(f"{one.name}: {done}")
-    print_written(response)
+    offsets = {one.name: known(one.offset) for one in response.alter_export_cursors.results}
+    print_altered("cursors", offsets, what, response, validate_only=validate_only, as_json=as_json)

@@ -9,7 +9,7 @@ import typer
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
-from raftlog.cli.writes import AcksLevel, ValidateOnly, first_error, print_written, write, written
+from raftlog.cli.writes import ValidateOnly, alter, print_altered
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -164,19 +164,10 @@ def _alter(
     timeout: float,
 ) -> Any:
     body = controller_pb2.AlterHostnamesRequest(alterations=changes, validate_only=validate_only)
-    response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)
-    error = first_error(response.alter_hostnames.results)
-    if error is not None:
-        raise error
-    return response
+    return alter(body, "alter_hostnames", bootstrap_server, bootstrap_controller, timeout)
 
 
 def _say(response: Any, hosts: list[str], what: str, *, validate_only: bool, as_json: bool) -> None:
-    offsets = [known(result.offset) for result in response.alter_hostnames.results]
-    if as_json:
-        print_json({"hostnames": dict(zip(hosts, offsets, strict=True)), "write": written(response)})
-        return
-    done = "would be accepted" if validate_only else what
-    for host in hosts:
-        print_line(f"{host}: {done}")
-    print_written(response)
+    results = response.alter_hostnames.results
+    offsets = {host: known(result.offset) for host, result in zip(hosts, results, strict=True)}
+    print_altered("hostnames", offsets, what, response, validate_only=validate_only, as_json=as_json)

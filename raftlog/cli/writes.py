@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.output import print_line
+from raftlog.cli.output import print_json, print_line
 from raftlog.cli.session import run
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.wire_errors import error_from_wire
@@ -87,6 +87,28 @@ def print_written(response: Any) -> None:
     result = written(response)
     if result is not None:
         print_line(f"{result['reached']} at offset {result['offset']} in epoch {result['epoch']}")
+
+
+def alter(body: Any, result: str, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
+    """Send alterations of which each has a result, in the field ``result``. Raises the first error of theirs, as ApiError."""
+    response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout_s)
+    error = first_error(getattr(response, result).results)
+    if error is not None:
+        raise error
+    return response
+
+
+def print_altered(
+    kind: str, offsets: dict[str, int | None], what: str, response: Any, *, validate_only: bool, as_json: bool
+) -> None:
+    """What became of alterations, as JSON under ``kind`` or for people: the offset of each by name, and where the write is."""
+    if as_json:
+        print_json({kind: offsets, "write": written(response)})
+        return
+    done = "would be accepted" if validate_only else what
+    for name in offsets:
+        print_line(f"{name}: {done}")
+    print_written(response)
 
 
 def require(response: Any, asked: AcksLevel) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
 
 from replay.request import JobRequest
 from replay.runner import compute
-from replay.session import build_session
+from replay.session import build_session, expect_few
 
 Replay = Callable[..., Any]
 
@@ -29,13 +29,8 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         session = build_session("raftlog tests")
-    for key, value in {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }.items():
-        session.conf.set(key, value)
+    expect_few(session)
+    session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
 
