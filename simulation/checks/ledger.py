@@ -207,3 +207,16 @@ class Ledger(Checker):
             # Fetched: the log is empty and begins there.
             node.log = NodeLog(node.name, self.matching, snapshot.end_offset, *committed)
             node.base_voters = self.golden.voters_at(snapshot.end_offset)
+            _begins_at(node, snapshot.end_offset)
+
+
+def _begins_at(node: Node, offset: int) -> None:
+    """The disk, and whoever gives the log away, know where it begins now. Else followers are sent what is not there."""
+    service, core = node.host.service, node.host.core
+    assert service is not None
+    assert core is not None
+    known = (node.host.disk.state.start_offset, service.replica.log_start_offset, core.log_start_offset)
+    if known != (offset, offset, offset):
+        raise CheckFailedError(
+            f"I9: the log of {node.name} begins at {offset} now; its disk, its replica and its state machine say {known}"
+        )

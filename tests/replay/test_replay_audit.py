@@ -19,6 +19,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit import quorum, standing
 from replay.audit.check import FAMILIES, choose
 from replay.audit.history import History
+from replay.audit.intervals import slice_length
 from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
@@ -292,10 +293,16 @@ def lao(log: AuditedLog) -> Found:
     everybody = dict.fromkeys((1, 2, 4, 5), log.end_offset - 1)
     # Broker 3 has applied ``level``, as it said before.
     above = log.say(log.end_offset - 1, applied=everybody)
+    level = log.end_offset - 1
+    log.say(level)
+    # In another slice of the log than what it is below.
+    log.append(*[pb.NoOpRecord()] * 2 * slice_length(0))
+    far_back = log.say(level - 1)
     log.say(log.end_offset - 1)
     return [
         ("LAO_NOT_BELOW_HIGH_WATERMARK", at, None),
         ("LAO_WENT_BACK", back, None),
+        ("LAO_WENT_BACK", far_back, None),
         ("HIGH_WATERMARK_BEYOND_LOG", beyond, None),
         ("LAO_ABOVE_APPLIED", above, 3),
     ]
@@ -356,18 +363,28 @@ def headless(log: AuditedLog) -> Found:
 
 def allowed() -> AuditedLog:
     """Next to each rule, on the right side of it."""
-    log = AuditedLog()
+    log = AuditedLog(metadata_version=2)
+    _early(log)
     _lives(log)
     _elections(log)
+    _within_batches(log)
     _moves(log)
     _many(log)
     _hosts(log)
     _lao(log)
+    _clients(log)
     log.epoch += 7
     log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=1), control=True)
     log.append(pb.VotersRecord(), control=True)
     log.elect(1)
     return log
+
+
+def _early(log: AuditedLog) -> None:
+    """Below metadata.version 3 a leader may not know the epochs of its followers."""
+    log.topic("early", [1, 2])
+    log.propose("early", [1, 2], {2: -1})
+    log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=3))
 
 
 def _lives(log: AuditedLog) -> None:
@@ -413,6 +430,16 @@ def _elections(log: AuditedLog) -> None:
     log.set_fenced(3, fenced=False)
 
 
+def _within_batches(log: AuditedLog) -> None:
+    """What the controller does by itself counts behind the batch: 4 leads, and is in the ISR, before the record that unfences it."""
+    log.topic("rising", [3, 4], isr=[3])
+    log.set_fenced(4, fenced=True)
+    log.set_fenced(3, fenced=True)
+    led = log.changed("rising", isr=[4], leader=4, leader_recovery_state=1)
+    log.append(led, log.standing(4, fenced=False))
+    log.set_fenced(3, fenced=False)
+
+
 def _moves(log: AuditedLog) -> None:
     """A proposal that completes a reassignment hands the leadership to one who has just come in."""
     log.topic("moving", [1, 2])
@@ -441,6 +468,12 @@ def _many(log: AuditedLog) -> None:
     log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
     log.append(*log._removals(4))
     log.set_fenced(4, fenced=False)
+
+
+def _clients(log: AuditedLog) -> None:
+    """A client may close itself, by its last numbered write."""
+    client = log.append(pb.OpenClientRecord(name="leaving"))
+    log.append(pb.CloseClientRecord(client_id=client, reason="closed"), client_id=client)
 
 
 def _hosts(log: AuditedLog) -> None:
