@@ -139,9 +139,17 @@ MUTANTS = (
     Mutant(
         "data-truncation-skipped",
         "a leader does not compare epochs: a follower whose log is another one is given what comes behind",
-        (Edit("broker.partition.sessions:Session._name", "if diverging is not None:", "if False:"),),
+        (
+            # One that is longer is told: there is nothing to give behind it.
+            Edit(
+                "broker.partition.session:Session._name",
+                "if diverging is not None:",
+                "if diverging is not None and named.fetch_offset > leader.replica.log.end:",
+            ),
+        ),
         DATA,
         CUTS,
+        known=8,
     ),
     Mutant(
         "old-incarnation-fetches",

@@ -112,8 +112,9 @@ MUTANTS = (
         ),
         replace(
             UNFENCING,
-            delay_min_ms=10.0,
-            delay_mean_ms=40.0,
+            delay_min_ms=1.0,
+            delay_mean_ms=60.0,
+            safety_s=30.0,
             fetch_timeout_ms=3000,
             election_timeout_ms=2000,
             session_timeout_ms=1000,
@@ -121,7 +122,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=8,
+        known=6,
     ),
     Mutant(
         "joins-below-epoch-start",
