@@ -96,7 +96,9 @@ class Joining:
     async def _ask_here(self, wanted: Wish) -> None:
         link = UnaryLink()
         self._service.received(link, [controller_request(wanted, cluster_id=self._service.cluster_id)])
-        checked(await asyncio.wait_for(link.response, ASK_TIMEOUT_S))
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            response = await link.response
+        checked(response)
 
     async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
         own = self._service.quorum

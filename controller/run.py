@@ -131,7 +131,8 @@ async def _hand_over(service: ControllerService) -> None:
         return
     await service.leave("the node is shutting down")
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(service.successor.wait(), HAND_OVER_S)
+        async with asyncio.timeout(HAND_OVER_S):
+            await service.successor.wait()
 
 
 def _unary_handlers(service: ControllerService) -> list[object]:

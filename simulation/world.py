@@ -500,7 +500,8 @@ class World:
         async def write() -> None:
             marks.append(await self.workload.last_write(bound))
 
-        await asyncio.wait_for(write(), bound * 2)
+        async with asyncio.timeout(bound * 2):
+            await write()
         await self.until(lambda: self._core_at(marks[0]), bound, f"everyone is caught up with offset {marks[0]}")
         if self.config.data_per_s and self.members:
             await data_recovery.recover(self, bound)

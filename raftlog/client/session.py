@@ -204,7 +204,8 @@ class Session:
 
     async def _in_time(self, awaitable: Awaitable[object], deadline: float, message: str) -> None:
         try:
-            await asyncio.wait_for(awaitable, deadline - self._loop.time())
+            async with asyncio.timeout_at(deadline):
+                await awaitable
         except TimeoutError:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 

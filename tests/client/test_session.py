@@ -281,6 +281,32 @@ def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
         assert controller.writes[-1].client.all_below_done == 2
 
 
+def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", Controller(silent))
+        client = world.controller_client("a")
+        session = client.session()
+        holding = [asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)]
+        await asyncio.sleep(1)
+        for turns in range(8):
+            waits = asyncio.ensure_future(session.write(create(), timeout_s=60))
+            await asyncio.sleep(0.1)
+            holding.pop(0).cancel()
+            # In one of these turns the news has just been given, and not been read yet.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waits.cancel()
+            await asyncio.sleep(0.1)
+            assert waits.cancelled()
+            holding.append(asyncio.ensure_future(session.write(create(), timeout_s=60)))
+            await asyncio.sleep(0.1)
+        for write in holding:
+            write.cancel()
+        client.close()
+
+    simulate(test)
+
+
 def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_attempt() -> None:
     async def test(world: World) -> None:
         controller = Controller(executed, silent, duplicate)
