@@ -132,7 +132,8 @@ def _change(
         return next_state(brokers, partition, isr=isr, assignment=assignment)
     if unclean_election_enabled(view, partition.topic_id):
         change = next_state(brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN)
-        if change is not None and change.leader != NO_LEADER:
+        # A field that is not set reads as broker 0: nobody led, and nobody is found who could.
+        if change is not None and change.HasField("leader") and change.leader != NO_LEADER:
             return change
     raise refuse(
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -465,6 +465,7 @@ class World:
             if isinstance(host, ControllerHost):
                 host.doom(-1)
                 faults_disks.mend_disk(self, host)
+                host.disk.forget_failures()
             else:
                 faults_data.mend(self, host)
             if host.service is None:

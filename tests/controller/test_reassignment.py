@@ -179,6 +179,21 @@ def test_a_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it
     assert set(partition.replicas) == {1, 2}
 
 
+def test_a_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> None:
+    cell = Cell(brokers=4)
+    topic = cell.create_on((1, 2))
+    _reassign(cell, [3])
+    cell.allow_unclean("t")
+    cell.silence(1, 2)
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (3, (3,))
+    cell.silence(3)
+    before = cell.partition(topic)
+    assert (before.leader, before.isr) == (-1, (3,))
+    cell.refused_reassignment(_request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]")
+    assert cell.partition(topic) == before
+    cell.check_invariants()
+
+
 def test_a_second_reassignment_starts_from_where_the_first_did() -> None:
     cell = Cell(brokers=6)
     topic = cell.create_on((1, 2, 3))

@@ -91,6 +91,29 @@ REGRESSIONS = [
         '"transfer": 1.28}}',
         id="the simulated network forgot to tell one end of a connection that the other had died",
     ),
+    pytest.param(
+        1795299166456,
+        '{"observers": 1, "writes_per_s": 10.0, "topics_share": 0.3, "asks_share": 0.9, "admin_per_s": 5.0, '
+        '"unclean": true, "shared_keys": 4, "safety_s": 15.775282017469198, "disk_max_ms": 0.5, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": 3000, "queue_messages": '
+        '64, "drift": 0.1, "snapshot_bytes": 1000, "retention_bytes": 5000, "data_per_s": 20.0, '
+        '"strict_share": 0.3, "round_robin": true, "faults": {"kill_controller": 1.31, "split": 4.81, '
+        '"link_broken": 0.0018}}',
+        id="a cancelled reassignment went back to replicas of which none lived, and the ISR was none of them",
+    ),
+    pytest.param(
+        1795299166292,
+        '{"clients": 3, "writes_per_s": 2.0, "reads_per_s": 10.0, "topics_share": 0.3, "admin_per_s": 5.0, '
+        '"unclean": true, "balance_interval_s": 1, "shared_keys": 4, "numbered_share": 1.0, "safety_s": '
+        '20.806602710321815, "disk_max_ms": 0.5, "election_timeout_ms": 500, "fetch_timeout_ms": 500, '
+        '"drift": 0.1, "snapshot_bytes": 1000, "retention_bytes": 5000, "data_per_s": 20.0, "replica_lag_ms":'
+        ' 500, "strict_share": 0.7, "round_robin": true, "lag_max_ms": 1500, "faults": {"broker_alone": 4.93,'
+        ' "broker_behind": 3.19, "change_voters": 3.22, "connect_refused": 0.078, "disk_error": 1.62, '
+        '"disk_full": 2.61, "disk_slow": 5.19, "flapping": 6.43, "isolate": 4.84, "isr_change_late": 0.158, '
+        '"kill_all_controllers": 6.28, "kill_controller": 3.23, "kill_mid_write": 1.53, "link_broken": '
+        '0.0198, "long_pause": 14.6, "resign": 1.54}}',
+        id="a disk of the healed part was still to fail, as a fault from before had ordered",
+    ),
 ]
 
 
