@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -14,7 +15,11 @@ from typing import NoReturn
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
 from replay.request import JobRequest
+from replay.streaming.done import Done, read_done
+from replay.text import counted
 
+_OUR_ERROR = "raftlog replay: "
+"""How a line begins that is for standard error."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 _STOP_S = 10.0
@@ -31,26 +36,62 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 def submit(request: JobRequest, conf: list[str]) -> int:
     """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started, 130 if interrupted.
 
-    spark-submit writes all that the job writes to standard output, errors too: here they go where they belong.
+    A job that goes on for ever ends by being interrupted: then 3 if it found something, 0 if not.
     """
+    follows = request.every_s is not None
+    before = _done(request) if follows else None
     try:
         environ = dict(os.environ) | spark_environment(os.environ)
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-        words = command(environ, request, conf)
-        code, output = _run(words, environ)
+        return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
     except (ReplayError, OSError) as error:
-        print(f"raftlog replay: {error}", file=sys.stderr)
+        print(f"{_OUR_ERROR}{error}", file=sys.stderr)
         return EXIT_INPUT
     except KeyboardInterrupt:
-        print("raftlog replay: interrupted, nothing was answered", file=sys.stderr)
+        if follows:
+            return _stopped(request, before, _done(request))
+        print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
         return INTERRUPTED
+
+
+def _done(request: JobRequest) -> Done | None:
+    """How far the directory of a watch has come; None where that can't be told: the job says why, if it is a fault."""
+    try:
+        return read_done(Path(request.output or ""))
+    except (ReplayError, OSError):
+        return None
+
+
+def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> int:
+    """Say how far a watch has come that was ended, and return its exit code."""
+    before, after = before or Done(""), after or Done("")
+    records, new = after.end_offset - before.end_offset, after.alerts - before.alerts
+    print(
+        f"raftlog replay: stopped after {counted(records, 'new record')} and {counted(new, 'new alert')}; "
+        f"the next run goes on at offset {after.end_offset}",
+        file=sys.stderr,
+    )
+    return EXIT_FINDINGS if new else 0
+
+
+def _hand_over(process: subprocess.Popen[str]) -> int:
+    """Wait for the end. spark-submit writes all that the job writes to standard output, errors too: here they go where they belong."""
+    output, _ = process.communicate()
+    code = process.returncode
     print(output, end="", file=sys.stdout if code in (0, EXIT_FINDINGS) else sys.stderr)
     return code
 
 
-def _run(words: list[str], environ: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output. Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us."""
+def _pass_on(process: subprocess.Popen[str]) -> int:
+    """Wait for the end, and pass on each line as it comes."""
+    for line in process.stdout or ():
+        print(line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout)
+    return process.wait()
+
+
+def _run(words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]) -> int:
+    """The exit code. Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -59,7 +100,7 @@ def _run(words: list[str], environ: dict[str, str]) -> tuple[int, str]:
     try:
         with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
             try:
-                output, _ = process.communicate()
+                return finish(process)
             except KeyboardInterrupt:
                 process.terminate()
                 try:
@@ -67,6 +108,5 @@ def _run(words: list[str], environ: dict[str, str]) -> tuple[int, str]:
                 except subprocess.TimeoutExpired:
                     process.kill()
                 raise
-            return process.returncode, output
     finally:
         signal.signal(signal.SIGTERM, before)

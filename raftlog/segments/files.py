@@ -72,15 +72,16 @@ def sha256_of_stream(file: BinaryIO) -> str:
 
 
 class DirectoryLock:
-    """At most one writer an export. The lock goes with its process, however that ends."""
+    """At most one writer a directory. The lock goes with its process, however that ends."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, other: str = "another export") -> None:
+        """``other``: what the writer is that may have it. Raises ExportError if one has."""
         self._file = (directory / ".lock").open("ab")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            raise ExportError(f"another export is writing to {directory}") from error
+            raise ExportError(f"{other} is writing to {directory}") from error
 
     def release(self) -> None:
         """Let the next writer in."""

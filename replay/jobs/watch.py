@@ -19,9 +19,11 @@ from replay.lag.show import in_words
 from replay.request import JobRequest, format_time
 from replay.source import Export, require_whole_history
 from replay.streaming import audit, lao
+from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger, output
 from replay.streaming.watch import Judge, start
-from replay.text import duration
+from replay.text import console as text_console
+from replay.text import counted, duration
 
 CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""
@@ -62,11 +64,29 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
     require_whole_history(export)
     ledger = Ledger(Path(request.output), request.watch)
     before = ledger.done
-    every = None if request.every_s is None else f"{request.every_s} seconds"
-    query = start(spark, request.export, ledger, _JUDGES[request.watch](request), every=every, max_files=_FILES)
-    query.awaitTermination()
+
+    def tell(done_before: Done) -> None:
+        _tell(_result(spark, ledger, done_before, request.limit), as_json=request.json)
+
+    with ledger.alone():
+        query = start(
+            spark,
+            request.export,
+            ledger,
+            _JUDGES[request.watch](request),
+            every=None if request.every_s is None else f"{request.every_s} seconds",
+            max_files=_FILES,
+            # Who goes on for ever has no end at which to say what was found.
+            done=None if request.every_s is None else tell,
+        )
+        query.awaitTermination()
+    return _result(spark, ledger, before, request.limit)
+
+
+def _result(spark: SparkSession, ledger: Ledger, before: Done, limit: int) -> WatchResult:
+    """What was found since the ledger said ``before``."""
     done = ledger.done
-    columns, rows = _new(spark, ledger, before.batch, request.limit)
+    columns, rows = _new(spark, ledger, before.batch, limit)
     return WatchResult(
         job=done.job,
         directory=str(ledger.directory),
@@ -77,6 +97,14 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
         columns=columns,
         alerts=rows,
     )
+
+
+def _tell(result: WatchResult, *, as_json: bool) -> None:
+    """One micro-batch's, at once; with ``as_json`` one line."""
+    if as_json:
+        print(msgspec.json.encode(result).decode(), flush=True)
+    else:
+        render(result, text_console())
 
 
 def _new(spark: SparkSession, ledger: Ledger, batch: int, limit: int) -> tuple[list[str], list[list[Any]]]:
@@ -93,8 +121,9 @@ def render(result: WatchResult, console: Console) -> None:
     if result.alerts:
         console.print(_stalls(result) if result.job == lao.NAME else _findings(result))
     console.print(
-        f"{result.job}: {result.records} new records, up to offset {result.end_offset - 1}: {result.new} new alerts, "
-        f"{result.total} in all. They are rows in {result.directory}/{ALERTS}",
+        f"{result.job}: {counted(result.records, 'new record')}, up to offset {result.end_offset - 1}: "
+        f"{counted(result.new, 'new alert')}, {result.total} in all"
+        + (f". They are rows in {result.directory}/{ALERTS}" if result.total else ""),
         soft_wrap=True,
     )
 

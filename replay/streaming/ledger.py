@@ -17,6 +17,8 @@ The directory must be one for driver and workers, and local to the file system: 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,20 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.segments import files
 from replay.errors import ReplayError
+from replay.streaming.done import DONE, Done, read_done
 
 ALERTS = "alerts"
 _STATE = "state"
-_DONE = "done.json"
 _CHECKPOINT = "checkpoint"
-
-
-class Done(msgspec.Struct, frozen=True):
-    """How far a job has come. ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all."""
-
-    job: str
-    batch: int = -1
-    end_offset: int = 0
-    alerts: int = 0
 
 
 class Ledger:
@@ -46,25 +39,28 @@ class Ledger:
     def __init__(self, directory: Path, job: str) -> None:
         """Open it, or begin it. Raises ReplayError if it is another job's or no job's, ExportError if it can't be used."""
         self.directory = directory.absolute()
-        path = self.directory / _DONE
         with files.named_errors("write to", self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                self.done = self._read(path)
-            elif any(self.directory.iterdir()):
-                raise ReplayError(f"{self.directory} is not empty and has no {_DONE}: it is not a job's directory")
-            else:
-                self.done = Done(job)
-                files.write_atomically(path, msgspec.json.encode(self.done))
+            done = read_done(self.directory)
+            if done is None:
+                if any(not path.name.startswith(".") for path in self.directory.iterdir()):
+                    raise ReplayError(f"{self.directory} is not empty and has no {DONE}: it is not a job's directory")
+                done = Done(job)
+                files.write_atomically(self.directory / DONE, msgspec.json.encode(done))
+            self.done = done
         if self.done.job != job:
             raise ReplayError(f"{self.directory} belongs to the job {self.done.job}: give {job} a directory of its own")
 
-    @staticmethod
-    def _read(path: Path) -> Done:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this goes on no other job that asks for the same gets it. Raises ExportError if another has it."""
+        lock = files.DirectoryLock(self.directory, "another job")
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Done)
-        except msgspec.DecodeError as error:
-            raise ReplayError(f"{path} is damaged: {error}. Begin another directory") from error
+            # Another may have gone on since this was opened.
+            self.done = read_done(self.directory) or self.done
+            yield
+        finally:
+            lock.release()
 
     @property
     def checkpoint(self) -> Path:
@@ -96,7 +92,7 @@ class Ledger:
         """Note that a micro-batch is done, and forget what only it needed."""
         before = self.done.batch
         self.done = Done(self.done.job, batch, end_offset, self.done.alerts + alerts)
-        files.write_atomically(self.directory / _DONE, msgspec.json.encode(self.done))
+        files.write_atomically(self.directory / DONE, msgspec.json.encode(self.done))
         if before >= 0:
             shutil.rmtree(self._state(before), ignore_errors=True)
 

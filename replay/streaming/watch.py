@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from replay.errors import ReplayError
+from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger
 
 
@@ -48,19 +49,23 @@ def start(
     *,
     every: str | None = None,
     max_files: int | None = None,
+    done: Callable[[Done], None] | None = None,
 ) -> StreamingQuery:
     """Follow the export at a path or a URI.
 
     ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is now. ``max_files``: of one
-    micro-batch at most, so that a long history is not judged in one. The query fails with ReplayError if the records do not go
-    on where the ledger ends.
+    micro-batch at most, so that a long history is not judged in one. ``done`` is called after each micro-batch, with what was done
+    before it. The query fails with ReplayError if the records do not go on where the ledger ends.
     """
     stream = spark.readStream.format("raftlog")
     if max_files is not None:
         stream = stream.option("maxFilesPerTrigger", max_files)
 
     def step(rows: DataFrame, batch: int) -> None:
+        before = ledger.done
         take(rows, batch, ledger, judge)
+        if done is not None and ledger.done != before:
+            done(before)
 
     writer = stream.load(target).writeStream.foreachBatch(step).option("checkpointLocation", str(ledger.checkpoint))
     return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()

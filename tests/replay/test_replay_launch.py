@@ -249,6 +249,42 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     assert not (tmp_path / "started").exists()
 
 
+def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> None:
+    """It goes on for ever: Ctrl-C is its end, and no failure."""
+    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    (tmp_path / "watched").mkdir()
+    done = {"job": "audit", "batch": 4, "end_offset": 70, "alerts": 2}
+    (tmp_path / "watched" / "done.json").write_text(json.dumps(done))
+    (tmp_path / "bin" / "spark-submit").write_text(
+        "#!/bin/sh\ntrap 'exit 143' TERM\n"
+        f"echo '{json.dumps(done | {'batch': 5, 'end_offset': 75, 'alerts': 3})}' > watched/done.json\n"
+        "echo one alert\nwhile :; do sleep 0.05; done\n"
+    )
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
+    words = [sys.executable, "-m", "replay.cli", "watch", "exported", "audit", "-o", "watched", "--every", "1"]
+    with subprocess.Popen(
+        words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (first, out) == ("one alert\n", "")
+    said = "raftlog replay: stopped after 5 new records and 1 new alert; the next run goes on at offset 75\n"
+    assert (process.returncode, err) == (EXIT_FINDINGS, said)
+
+
+def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> None:
+    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\necho an alert\necho 'raftlog replay: no more'\nexit 2\n")
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
+    words = [sys.executable, "-m", "replay.cli", "watch", "exported", "lao", "-o", "watched", "--every", "1"]
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (EXIT_INPUT, "an alert\n", "raftlog replay: no more\n")
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []

@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from raftlog.segments.errors import ExportGapError, ExportMismatchError
+from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.writer import ExportWriter
 from replay.datasource import full_schema
 from replay.datastream import RawStreamReader
 from replay.errors import ReplayError
 from replay.streaming import ledger as ledgers
+from replay.streaming.done import Done
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import Judged, Piece, start, take
 
@@ -190,14 +191,33 @@ def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path
         Ledger(tmp_path / "export", "elections")
 
 
+def test_one_job_at_a_time_has_a_directory(tmp_path: Path) -> None:
+    first, second = Ledger(tmp_path / "job", "elections"), Ledger(tmp_path / "job", "elections")
+    with first.alone():
+        with pytest.raises(ExportError, match="another job is writing to"), second.alone():
+            pass
+        first.finish(0, 50, 2)
+    with second.alone():
+        # What it has read when it was opened is old.
+        assert second.done.end_offset == 50
+
+
 def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(98).run(120)
     log.elect(2)
+    told: list[tuple[int, int]] = []
     for until in (100, log.end_offset):
         write(tmp_path / "export", log, until)
         ledger = Ledger(tmp_path / "job", "elections")
-        start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1).awaitTermination()
+
+        def tell(before: Done, now: Ledger = ledger) -> None:
+            told.append((before.end_offset, now.done.end_offset))
+
+        start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1, done=tell).awaitTermination()
     assert ledger.done.end_offset == log.end_offset
+    # Each micro-batch is told of once, and they follow each other.
+    assert [before for before, _ in told] == [0, *(after for _, after in told[:-1])]
+    assert told[-1][1] == log.end_offset
     assert ledger.done.batch >= 2
     assert ledger.done.alerts == log.epoch
     (tmp_path / "job" / "done.json").write_bytes(b'{"job":"elections"}')

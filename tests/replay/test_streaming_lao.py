@@ -21,7 +21,7 @@ from replay.request import JobRequest
 from replay.source import open_export, records
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
-from replay.text import console
+from replay.text import console, counted
 
 Alert = tuple[int | None, str, int | None, int]
 """(offset, cause, broker, waited_ms)."""
@@ -76,7 +76,9 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         printed = watched()
         assert printed.exit_code == (EXIT_FINDINGS if expected else 0), printed.output
         said += len(expected)
-        assert f"up to offset {log.end_offset - 1}: {len(expected)} new alerts, {said} in all" in printed.output
+        assert (
+            f"up to offset {log.end_offset - 1}: {counted(len(expected), 'new alert')}, {said} in all" in printed.output
+        )
         found = output(spark, directory, ALERTS)
         assert found is not None
         rows = found.where(found["batch"] == batch).collect()
