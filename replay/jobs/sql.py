@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
 import msgspec
+from pyspark.errors import ParseException
 from pyspark.sql import Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
@@ -13,7 +15,13 @@ from rich.table import Column, Table
 from replay.errors import ReplayError
 from replay.request import JobRequest
 from replay.source import Export, require_whole_history
+from replay.text import counted
 from replay.views import register_export
+
+_ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
+"""What asks too, and is no query to Spark."""
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
+"""Behind comments."""
 
 
 class SqlResult(msgspec.Struct, frozen=True):
@@ -25,14 +33,35 @@ class SqlResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
-    """Ask the query that the request names. Raises ReplayError if it names none."""
+    """Ask the query that the request names. Raises ReplayError if it names none, or a statement of another kind."""
     if not request.query:
         raise ReplayError("no query: give one in SQL")
+    query = request.query.rstrip().removesuffix(";")
+    require_query(spark, query)
     require_whole_history(export)
     register_export(spark, export)
-    answer = spark.sql(request.query)
+    answer = spark.sql(query)
     rows = answer.limit(request.limit + 1).collect()
     return SqlResult(answer.columns, [plain(row) for row in rows[: request.limit]], len(rows) > request.limit)
+
+
+def require_query(spark: SparkSession, text: str) -> None:
+    """Whether a statement asks and changes nothing. Raises ReplayError; ParseException if it is no SQL.
+
+    What Spark runs has the rights of who asks: INSERT and the like would write files, in the working directory if no other is named.
+    """
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    try:
+        parser.parseQuery(text)
+    except ParseException:
+        # If it is no SQL at all, this says where.
+        parser.parsePlan(text)
+        word = _FIRST_WORD.match(text)
+        first = word[1].upper() if word else ""
+        if first not in _ASKING:
+            raise ReplayError(
+                f"this {first} is no query: an export is asked, not changed. Give one SELECT, or DESCRIBE and a view's name"
+            ) from None
 
 
 def plain(value: Any) -> Any:
@@ -61,8 +90,8 @@ def render(result: SqlResult, console: Console) -> None:
     for row in result.rows:
         table.add_row(*("-" if value is None else _text(value) for value in row))
     console.print(table)
-    count = len(result.rows)
-    console.print(f"{count} rows, and there are more: raise --limit" if result.more else f"{count} rows")
+    rows = counted(len(result.rows), "row")
+    console.print(f"{rows}, and there are more: raise --limit" if result.more else rows)
 
 
 def _text(value: Any) -> str:

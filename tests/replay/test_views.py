@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Replay
 from log_history import LogHistory
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -126,7 +126,7 @@ def test_the_job_sql(replay: Replay, exported: Path) -> None:
     text = StringIO()
     sql.render(result, Console(file=text, width=200))
     assert str(offset) in text.getvalue()
-    assert "1 rows, and there are more: raise --limit" in text.getvalue()
+    assert "1 row, and there are more: raise --limit" in text.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,34 @@ def test_a_query_that_cannot_be_asked(replay: Replay, exported: Path, query: str
     assert "\n" not in str(raised.value)
     # It would print the plan and stack traces, 10 KB of them.
     assert not logging.getLogger("SQLQueryContextLogger").isEnabledFor(logging.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("DROP VIEW brokers", "DROP"),
+        ("insert into x values (1);", "INSERT"),
+        ("CREATE TABLE t AS SELECT 1", "CREATE"),
+        ("SET spark.sql.ansi.enabled=false", "SET"),
+        ("FROM brokers INSERT OVERWRITE DIRECTORY '/nowhere' SELECT *", "FROM"),
+        ("EXECUTE IMMEDIATE 'DROP VIEW brokers'", "EXECUTE"),
+        ("-- a SELECT\n/* or\nnot */ CACHE TABLE brokers", "CACHE"),
+    ],
+)
+def test_an_export_is_asked_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
+    with pytest.raises(ReplayError, match=f"^this {first} is no query: an export is asked, not changed"):
+        sql.require_query(spark, text)
+
+
+def test_what_asks_is_accepted(spark: SparkSession) -> None:
+    for text in (
+        "select 1",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "TABLE brokers",
+        "FROM brokers |> WHERE fenced",
+        "-- its columns\nDESCRIBE brokers",
+        "EXPLAIN SELECT 1",
+    ):
+        sql.require_query(spark, text)
+    with pytest.raises(ParseException, match="at or near 'SELEC'"):
+        sql.require_query(spark, "SELEC 1")
