@@ -23,7 +23,15 @@ from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteStat
 from raftlog.storage.chunks import LogScan, epoch_at, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone
 from raftlog.storage.layout import LogState
-from raftlog.storage.log_start import emptied_at, is_part, recovered, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import (
+    emptied_at,
+    is_part,
+    log_start_of,
+    recovered,
+    require_snapshot,
+    require_vote,
+    started_at,
+)
 from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped
 
 Place = Literal["log", "snapshot", "vote"]
@@ -182,6 +190,7 @@ class SimLogStore(SimStore):
             require_vote(disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
             disk.live.drop_below(disk.state.start_offset)
             disk.durable.drop_below(disk.state.start_offset)
+            self._delete_before(log_start_of(disk.state))
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)

@@ -63,6 +63,11 @@ def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
     )
 
 
+def log_start_of(state: LogState) -> SnapshotId:
+    """The snapshot that a log which begins above 0 begins with: none that counts ends before it."""
+    return SnapshotId(state.start_offset, state.start_epoch)
+
+
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
     """Whether a snapshot is of this very log. ``epoch_before_end``: of the record before its end in the log, None if it has none."""
     if snapshot_id.end_offset == state.start_offset:

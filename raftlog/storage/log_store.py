@@ -18,7 +18,15 @@ from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, sc
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
-from raftlog.storage.log_start import emptied_at, is_part, recovered, require_snapshot, require_vote, started_at
+from raftlog.storage.log_start import (
+    emptied_at,
+    is_part,
+    log_start_of,
+    recovered,
+    require_snapshot,
+    require_vote,
+    started_at,
+)
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
@@ -79,7 +87,9 @@ class RocksLogStore:
             require_vote(vote, found.epochs[-1][0] if found.epochs else self._state.start_epoch)
             self._keep_state(replace(self._state, clean=False, end_offset_at_least=found.end_offset))
             if self._state.start_offset:
-                # A crash may have come between the move of the start and the deletion, or taken an unsynced deletion back.
+                # A crash may have come between the move of the start and the deletion, or taken an unsynced deletion back; and a
+                # snapshot that was given up while it was being completed may have been completed behind the move.
+                self._snapshots.delete_before(log_start_of(self._state))
                 self._drop_below_start()
         except FatalError as error:
             raise self._commit.fail(error) from None

@@ -114,6 +114,16 @@ REGRESSIONS = [
         '0.0198, "long_pause": 14.6, "resign": 1.54}}',
         id="a disk of the healed part was still to fail, as a fault from before had ordered",
     ),
+    pytest.param(
+        1795299608152,
+        '{"voters": 6, "brokers": 1, "clients": 1, "writes_per_s": 10.0, "reads_per_s": 0.0, "topics_share": '
+        '0.3, "asks_share": 0.5, "admin_per_s": 5.0, "unclean": true, "value_bytes": 20000, "numbered_share":'
+        ' 0.0, "timeout_s": 10.0, "safety_s": 9.514583860444871, "disk_max_ms": 20.0, "election_timeout_ms": '
+        '500, "fetch_timeout_ms": 500, "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": '
+        '1000, "retention_bytes": 1, "data_per_s": 20.0, "faults": {"broker_alone": 2.27, '
+        '"broker_disk_error": 2.19, "disk_error": 1.6, "disk_slow": 7.04, "kill_broker": 1.07}}',
+        id="a snapshot that was given up while it was being completed was there again after a restart, below the log start",
+    ),
 ]
 
 

@@ -166,6 +166,22 @@ async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store.close()
 
 
+async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(machine: Machine) -> None:
+    """It was given up while it was being completed, and another one was installed meanwhile."""
+    store = await written(machine)
+    late, one = SnapshotId(4, 1), SnapshotId(50, 4)
+    assert await make(store, one) is None
+    store.install_snapshot(one)
+    assert await make(store, late) is None
+    store.close()
+    for _ in range(2):
+        store, found = machine.open()
+        assert (found.start_offset, found.snapshots) == (50, (one,))
+        with pytest.raises(LookupError):
+            store.snapshot_size(late)
+        store.close()
+
+
 async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
