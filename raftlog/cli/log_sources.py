@@ -83,8 +83,10 @@ def open_log(
     if directory is not None and export is not None:
         raise ConfigError("give either --directory or --export, not both")
     if directory is not None:
+        from raftlog.cli.data_directory import require_node
         from raftlog.storage.reader import open_read_only
 
+        require_node(directory)
         with open_read_only(directory) as log:
             yield DirectoryLog(log)
     elif export is not None:

@@ -88,6 +88,31 @@ def test_info_of_an_unformatted_directory(raftlog, tmp_path):
     assert "is not formatted" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "it does not exist. The configuration of a node names it under log.dirs"),
+        ("file", "it is a file"),
+        ("cluster", "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two\n"),
+        ("exported", "it is an export"),
+    ],
+)
+def test_who_reads_a_log_is_told_where_one_is(raftlog, tmp_path, name, words):
+    (tmp_path / "file").touch()
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "manifest.json").touch()
+    for node in ("one", "two"):
+        raftlog(
+            "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "cluster/data" / node
+        )
+    for command in (("export", tmp_path / "new"), ("log", "dump"), ("image", "show")):
+        ran = raftlog(*command, "-d", tmp_path / name)
+        assert ran.code == 2
+        assert f"{tmp_path / name} is no data directory of a node: " in ran.err
+        assert words.format(path=tmp_path / "cluster") in ran.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_config_check_lists_all_mistakes(raftlog, config):
     config.write_text(CONTROLLER + 'nonsense = 1\nlog.level = "loud"\n')
     ran = raftlog("config", "check", config)
