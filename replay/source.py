@@ -61,6 +61,11 @@ def open_export(request: JobRequest) -> Export:
         raise ReplayError(
             f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at {format_time(first.min_timestamp_ms)}"
         )
+    end_ms = everything[-1].max_timestamp_ms
+    if request.since_ms is not None and request.since_ms > end_ms:
+        raise ReplayError(
+            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at {format_time(end_ms)}"
+        )
     segments = tuple(
         segment
         for segment in everything

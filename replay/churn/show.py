@@ -8,7 +8,7 @@ from rich.table import Table
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
 from replay.request import format_time
-from replay.text import duration, more, size
+from replay.text import counted, duration, more, size
 
 
 def _broker_table(result: ChurnResult) -> Table:
@@ -70,7 +70,9 @@ def _forecast_table(result: ChurnResult) -> Table:
     table = Table("", "log, nothing deleted", "snapshot", "loaded in", title="Forecast")
     table.add_row("now", size(result.log_bytes), size(result.snapshot_bytes), duration(result.load_ms))
     for each in result.forecasts:
-        table.add_row(f"in {each.days} days", size(each.log_bytes), size(each.snapshot_bytes), duration(each.load_ms))
+        table.add_row(
+            f"in {counted(each.days, 'day')}", size(each.log_bytes), size(each.snapshot_bytes), duration(each.load_ms)
+        )
     return table
 
 
@@ -86,9 +88,10 @@ def render(result: ChurnResult, console: Console) -> None:
         if rows:
             console.print(table(result))
     console.print(_forecast_table(result))
+    changed = "whose ISR or leader changed"
     counts = (
-        (result.partitions, result.partitions_total, "partitions whose ISR or leader changed"),
-        (result.configs, result.configs_total, "config keys that changed"),
+        (result.partitions, result.partitions_total, f"partition {changed}", f"partitions {changed}"),
+        (result.configs, result.configs_total, "config key that changed", "config keys that changed"),
     )
-    console.print("; ".join(f"{total} {words}{more(len(rows), total)}" for rows, total, words in counts))
+    console.print("; ".join(counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts))
     console.print(f"Loading a snapshot is reckoned at {size(result.load_bytes_per_s)}/s, as this machine does it")

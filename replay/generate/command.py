@@ -20,6 +20,7 @@ from replay.errors import EXIT_INPUT
 from replay.generate.history import GeneratedHistory
 from replay.generate.profile import SKEWS, Profile
 from replay.generate.write import write_export
+from replay.text import counted
 
 
 def add_generate(app: typer.Typer) -> None:
@@ -92,10 +93,9 @@ def _show(directory: Path, history: GeneratedHistory, sizes: dict[str, int], sec
     table.add_row("records", f"{history.records:,} of {history.days:.1f} days, in {seconds:.1f} s")
     each = {kind: size / history.records for kind, size in sizes.items()}
     table.add_row("bytes a record", f"{each['raw']:.1f} as in the log, {each['records']:.1f} as Parquet")
-    table.add_row(
-        "at the end",
-        f"{history.brokers} brokers, {history.topics} topics, {history.partitions} partitions, epoch {history.epochs}",
-    )
+    sizes_at_end = (("broker", history.brokers), ("topic", history.topics), ("partition", history.partitions))
+    parts = [counted(count, what) for what, count in sizes_at_end]
+    table.add_row("at the end", ", ".join([*parts, f"epoch {history.epochs}"]))
     table.add_row(f"state hash at {history.records - 1}", history.state_hash)
     for kind, count in history.count_incidents().items():
         table.add_row(kind, str(count))

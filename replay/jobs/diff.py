@@ -23,6 +23,7 @@ from replay.jobs.state import Point, find_point
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history
+from replay.text import counted
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""
@@ -76,13 +77,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
     kept = differing if kind else differing.where(~sf.col("kind").isin(*SAMPLES))
     try:
         # A few rows: kinds by three.
-        counted = differing.groupBy("kind", "change").count().orderBy("kind", "change").collect()
+        by_kind = differing.groupBy("kind", "change").count().orderBy("kind", "change").collect()
         first = kept.orderBy("kind", "key").limit(request.limit).collect()
     finally:
         differing.unpersist()
     counts: dict[str, dict[str, int]] = {}
     left_out: dict[str, int] = {}
-    for row in counted:
+    for row in by_kind:
         if not kind and row.kind in SAMPLES:
             left_out[row.kind] = left_out.get(row.kind, 0) + row["count"]
         else:
@@ -104,6 +105,8 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
 def _begin(rows: DataFrame, request: JobRequest, end: Point) -> Point | None:
     """The last whole batch at or before the first point; None: there is none, as nothing was asked for or nothing was there yet."""
     if request.from_offset is not None:
+        if request.from_offset < 0:
+            raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
         if request.from_offset > end.offset:
             raise ReplayError(f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}")
         before: Column = sf.col("batch_last_offset") <= request.from_offset
@@ -168,7 +171,7 @@ def render(result: DiffResult, console: Console) -> None:
     more = (
         f" ({len(result.differences)} shown: raise --limit for more)" if len(result.differences) < result.total else ""
     )
-    console.print(f"{result.total} entities differ{': ' if counts else ''}{counts}{more}")
+    console.print(f"{counted(result.total, 'entity differs', 'entities differ')}{': ' if counts else ''}{counts}{more}")
     if result.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
         console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")

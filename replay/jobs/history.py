@@ -14,6 +14,7 @@ from replay.differences import FieldChange, field_changes, raw, words
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history
+from replay.text import counted
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -78,10 +79,11 @@ def render(result: HistoryResult, console: Console) -> None:
             f"{change.kind} {change.key}".rstrip(),
             words(change.before, change.after, change.fields),
         )
-    console.print(table)
+    if result.changes:
+        console.print(table)
     more = f" ({len(result.changes)} shown: raise --limit for more)" if len(result.changes) < result.total else ""
     never = "" if result.total else ": the log never had it, as far as asked"
-    console.print(f"{result.total} changes of {f'{result.kind} {result.key}'.rstrip()}{never}{more}")
+    console.print(f"{counted(result.total, 'change')} of {f'{result.kind} {result.key}'.rstrip()}{never}{more}")
 
 
 if __name__ == "__main__":

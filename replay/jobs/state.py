@@ -18,6 +18,7 @@ from replay.fold import fold, totals
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history
+from replay.text import counted
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -134,7 +135,7 @@ def _counted(result: StateResult) -> str:
     total = sum(result.entities.values())
     counts = ", ".join(f"{count} {kind}" for kind, count in result.entities.items())
     more = f" ({len(result.rows)} shown: raise --limit for more)" if len(result.rows) < total else ""
-    return f"{total} entities: {counts}{more}"
+    return f"{counted(total, 'entity', 'entities')}: {counts}{more}"
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from replay.jobs.state import Point, find_point
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import Export, records
+from replay.text import counted
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""
@@ -219,7 +220,7 @@ def _fold(fold: Callable[[int], dict[int, int]], tasks: list[int]) -> tuple[dict
     for count, other in zip(tasks[1:], others, strict=True):
         for offset in sorted(offset for offset, state_hash in hashes.items() if other[offset] != state_hash):
             message = (
-                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in {tasks[0]} tasks, and"
+                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in {counted(tasks[0], 'task')}, and"
                 f" {format_hash(other[offset])} in {count}: that is a defect of the fold, or files changed meanwhile"
             )
             faults.append(Fault(offset, offset, "TASKS", "", message))
@@ -272,18 +273,23 @@ def render(result: VerifyResult, console: Console) -> None:
     elif result.not_folded:
         console.print(f"Not folded: {result.not_folded}")
     if not result.passed:
-        console.print(f"Verification failed: {result.total} faults in {result.files} files")
+        console.print(f"Verification failed: {counted(result.total, 'fault')} in {counted(result.files, 'file')}")
         return
+    parts = (
+        counted(result.files, "file"),
+        counted(result.batches, "batch", "batches"),
+        counted(result.records, "record"),
+        f"offsets {result.first_offset} to {result.last_offset}",
+    )
     console.print(
-        f"Verified: {result.files} files, {result.batches} batches, {result.records} records, offsets {result.first_offset} to"
-        f" {result.last_offset}: every hash, checksum, offset and epoch, and both forms hold the same",
+        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch, and both forms hold the same",
         soft_wrap=True,
     )
     if result.end is not None:
+        agree = "recorded state agrees" if result.states_total == 1 else "recorded states agree"
+        said = f"{result.states_total} {agree} with the fold"
         counts = ", ".join(str(count) for count in result.tasks)
-        console.print(
-            f"{result.states_total} recorded states agree with the fold; made in {counts} tasks, it is the same"
-        )
+        console.print(f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said)
 
 
 if __name__ == "__main__":

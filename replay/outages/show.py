@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from replay.outages.model import AvailabilityResult
 from replay.request import format_time
-from replay.text import duration, more, percent
+from replay.text import counted, duration, more, percent
 
 
 def _objective_table(result: AvailabilityResult) -> Table:
@@ -101,12 +101,14 @@ def render(result: AvailabilityResult, console: Console) -> None:
     for table, rows in lists:
         if rows:
             console.print(table(result))
+    wanting = "without a leader or under min ISR"
+    away = "a broker was out of service"
     counts = (
-        (result.failovers, result.failovers_total, "failovers"),
-        (result.fencings, result.fencings_total, "times a broker was out of service"),
-        (result.partitions, result.partitions_total, "partitions without a leader or under min ISR"),
+        (result.failovers, result.failovers_total, "failover", "failovers"),
+        (result.fencings, result.fencings_total, f"time {away}", f"times {away}"),
+        (result.partitions, result.partitions_total, f"partition {wanting}", f"partitions {wanting}"),
     )
-    console.print("; ".join(f"{total} {words}{more(len(rows), total)}" for rows, total, words in counts))
+    console.print("; ".join(counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts))
     missed = [each.name for each in result.objectives if each.met is False]
     if missed:
         console.print(f"Target of {result.target_percent:g} % missed: {', '.join(missed)}")

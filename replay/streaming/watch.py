@@ -86,7 +86,7 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         since, end_offset = ledger.done.end_offset, found["last"] + 1
         if found["first"] != since or found["count"] != end_offset - since:
             raise ReplayError(
-                f"{ledger.directory} has come to offset {since}, and the next {found['count']} records are those at offsets "
+                f"{ledger.directory} has come to offset {since}, and what comes next are the records at offsets "
                 f"{found['first']} to {found['last']}: begin another directory"
             )
         spark = rows.sparkSession

@@ -105,7 +105,7 @@ def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "80.667 %" in said
     assert "40 s so far" in said
-    assert "1 failovers; 4 times a broker was out of service" in said
+    assert "1 failover; 4 times a broker was out of service" in said
     assert "Target of 94 % missed: partitions open to acks=all, brokers in service" in said
 
 

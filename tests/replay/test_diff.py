@@ -119,6 +119,8 @@ def test_from_nothing_and_to_the_same_point(replay: Replay, day: Day) -> None:
 def test_points_in_the_wrong_order(replay: Replay, day: Day) -> None:
     with pytest.raises(ReplayError, match="lies behind the end of the diff"):
         replay("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
+    with pytest.raises(ReplayError, match="there is no offset -1: a log begins at offset 0"):
+        replay("diff", day.directory, from_offset=-1)
 
 
 def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, r
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import ReplayError, explain
+from replay.request import JobRequest
+from replay.source import open_export
+from replay.text import counted
 
 
 @pytest.fixture
@@ -155,3 +158,15 @@ def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> 
 def test_an_unknown_spark_error_keeps_its_first_line() -> None:
     text = "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
     assert explain(text, []) == "Spark failed: [OUT_OF_DISK] no space left on device"
+
+
+def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
+    end_ms = read_manifest(exported).segments[-1].max_timestamp_ms
+    assert open_export(JobRequest(job="lao", export=str(exported), since_ms=end_ms)).segments
+    with pytest.raises(ReplayError, match=r"holds nothing from 2023-.*Z on: it ends at 2023-"):
+        open_export(JobRequest(job="lao", export=str(exported), since_ms=end_ms + 1))
+
+
+def test_one_is_not_called_many() -> None:
+    assert [counted(count, "time") for count in (0, 1, 2)] == ["0 times", "1 time", "2 times"]
+    assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]

@@ -188,7 +188,7 @@ def test_a_fold_that_depends_on_the_tasks() -> None:
     hashes, faults = verify._fold(lambda count: {7: count % 7, 9: 4}, [1, 8, 200])
     assert hashes == {7: 1, 9: 4}
     assert [(fault.check, fault.first_offset) for fault in faults] == [("TASKS", 7)]
-    assert "in 1 tasks" in faults[0].message
+    assert "in 1 task, and" in faults[0].message
     assert "in 200" in faults[0].message
 
 
