@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 
 from replay import timelines
 from replay.lag import holders
+from replay.lag.absence import returns
 from replay.lag.model import BrokerLag, HoldUp, Hour, LaoPoint, LaoResult
 from replay.lag.samples import POINT_COLUMNS, hourly, samples, timeline, wait_figures, waits
 from replay.lag.show import render
@@ -65,7 +66,8 @@ def tables(rows: DataFrame, *, stall_ms: int, since_ms: int | None = None, keep:
         points, waited = (frame.where(sf.col("timestamp_ms") >= since_ms) for frame in (points, waited))
         stalled = stalled.where(sf.col("ended_ms") >= since_ms)
     stalled = kept(stalled)
-    laid = holders.blamed(stalled, sampled, stood, departures(service(brokers)), order)
+    served = service(brokers)
+    laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served, order), order)
     return LaoTables(end.ms, points, waited, stood, stalled, kept(holders.hold_ups(laid)))
 
 

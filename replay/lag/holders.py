@@ -4,6 +4,7 @@ A *stall* is a sample whose oldest newly covered record had waited for long; rec
 waited for, by what the log has to say; the first that holds:
 
 * ``FENCED``: a member was fenced, unregistered or replaced while the record waited, and LAO went on without it;
+* ``NO_BROKER``: no broker was in service for a part of the time, as before a cluster's first one: there was no LAO;
 * ``FAILOVER``: a controller's epoch began meanwhile: until all members have reported to it, LAO is unknown;
 * ``BEHIND``: a member had applied just what LAO was, and less than another one;
 * ``UNKNOWN``: whoever it was has caught up at one blow, and left no trace.
@@ -17,11 +18,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from controller.fencing import CONTROLLED_SHUTDOWN
+from replay.lag.absence import AT_THE_END
 from replay.order import BUCKETS, Order
 
-FENCED, FAILOVER, BEHIND, UNKNOWN = "FENCED", "FAILOVER", "BEHIND", "UNKNOWN"
-AT_THE_END = (1 << 63) - 1
-"""In the place of a sample's offset: behind the last one."""
+FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = "FENCED", "NO_BROKER", "FAILOVER", "BEHIND", "UNKNOWN"
 _WHO = "struct<broker_id: int, reason: string>"
 _ON_ITS_WAY_MS = 250
 """A record that is younger may just be on its way to a broker."""
@@ -69,18 +69,29 @@ def _unseen(points: DataFrame, waited: DataFrame, end_ms: int, end_epoch: int) -
 
 
 def blamed(
-    stalled: DataFrame, sampled: DataFrame, stood: DataFrame, departed: DataFrame, order: Order = BUCKETS
+    stalled: DataFrame,
+    sampled: DataFrame,
+    stood: DataFrame,
+    departed: DataFrame,
+    returned: DataFrame,
+    order: Order = BUCKETS,
 ) -> DataFrame:
     """One row for each stall and broker that it is laid to: the stall's columns, cause, broker_id (null: nobody), reason.
 
-    ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms, reason of members that left.
+    ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms, reason of members that left;
+    ``returned``: of :func:`replay.lag.absence.returns`.
     """
-    joined = stalled.join(_left(sampled, departed, order), "at", "left").join(_lowest(stalled, stood), "at", "left")
+    joined = (
+        stalled.join(_left(sampled, departed, order), "at", "left")
+        .join(_served(sampled, returned, order), "at", "left")
+        .join(_lowest(stalled, stood), "at", "left")
+    )
     fenced = sf.filter("left", lambda broker: broker.left_ms >= sf.col("began_ms"))
     failover = sf.col("previous_epoch") != sf.col("epoch")
     nobody = sf.lit(None).cast(_WHO)
     laid = (
         sf.when(sf.size(fenced) > 0, _laid(FENCED, fenced))
+        .when(sf.col("served_ms") > sf.col("began_ms"), sf.array(_blame(NO_BROKER, nobody)))
         .when(failover, sf.array(_blame(FAILOVER, nobody)))
         .when(sf.size("lowest") > 0, _laid(BEHIND, sf.col("lowest")))
         .otherwise(sf.array(_blame(UNKNOWN, nobody)))
@@ -100,11 +111,20 @@ def _blame(cause: str, broker: Column) -> Column:
 def _left(sampled: DataFrame, departed: DataFrame, order: Order) -> DataFrame:
     """Who left before a sample and behind the one before it: at, left. Who shuts down in order goes on applying: it is not why."""
     abrupt = departed.where(~sf.col("reason").endswith(CONTROLLED_SHUTDOWN))
-    ends = sampled.select(sf.col("offset").alias("sampled_at"))
-    found = order.next_event(abrupt, ends, at="offset", key="sampled_at", name="next")
-    at = sf.coalesce("next.sampled_at", sf.lit(AT_THE_END))
     broker = sf.struct("broker_id", "reason", sf.col("timestamp_ms").alias("left_ms"))
-    return found.groupBy(at.alias("at")).agg(sf.collect_list(broker).alias("left"))
+    return _next_sample(abrupt, sampled, order).groupBy("at").agg(sf.collect_list(broker).alias("left"))
+
+
+def _served(sampled: DataFrame, returned: DataFrame, order: Order) -> DataFrame:
+    """When there was a broker in service again, before a sample and behind the one before it: at, served_ms."""
+    return _next_sample(returned, sampled, order).groupBy("at").agg(sf.max("timestamp_ms").alias("served_ms"))
+
+
+def _next_sample(events: DataFrame, sampled: DataFrame, order: Order) -> DataFrame:
+    """``events`` with the offset of the first sample behind each: at."""
+    ends = sampled.select(sf.col("offset").alias("sampled_at"))
+    found = order.next_event(events, ends, at="offset", key="sampled_at", name="next")
+    return found.withColumn("at", sf.coalesce("next.sampled_at", sf.lit(AT_THE_END)))
 
 
 def _lowest(stalled: DataFrame, stood: DataFrame) -> DataFrame:

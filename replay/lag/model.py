@@ -26,8 +26,8 @@ class LaoPoint(msgspec.Struct, frozen=True):
 class HoldUp(msgspec.Struct, frozen=True):
     """One time that LAO was held back for long, as in :func:`replay.lag.holders.hold_ups`.
 
-    ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, FAILOVER, BEHIND or UNKNOWN. ``records``: how many
-    waited. ``last_offset``: of the progress record that ended it; None: it goes on where the log ends.
+    ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, NO_BROKER, FAILOVER, BEHIND or UNKNOWN.
+    ``records``: how many waited. ``last_offset``: of the progress record that ended it; None: it goes on where the log ends.
     """
 
     broker_id: int | None

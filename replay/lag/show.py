@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from replay.lag import holders
 from replay.lag.model import HoldUp, LaoResult
 from replay.request import format_time
-from replay.text import duration, more
+from replay.text import counted, duration, more
 
 _POINTS_SHOWN = 20
 
@@ -27,6 +27,7 @@ def in_words(cause: str, reason: str | None) -> str:
     if cause == holders.FENCED:
         return f"went on without it: {reason}"
     return {
+        holders.NO_BROKER: "no broker was in service",
         holders.FAILOVER: "a new controller, to which not all brokers had reported",
         holders.BEHIND: "had applied less than others",
         holders.UNKNOWN: "the log does not say: look at the metrics",
@@ -62,7 +63,7 @@ def _brokers(result: LaoResult) -> Table:
     for lag in result.brokers:
         table.add_row(
             str(lag.broker_id),
-            f"{lag.hold_ups} times" if lag.hold_ups else "never",
+            counted(lag.hold_ups, "time") if lag.hold_ups else "never",
             duration(lag.held_ms),
             str(lag.p50_lag_offsets),
             str(lag.max_lag_offsets),
@@ -128,7 +129,7 @@ def render(result: LaoResult, console: Console) -> None:
     if result.timeline:
         console.print(_points(result))
     console.print(
-        f"{result.samples} samples, LAO unknown in {result.unknown}; lag in offsets p50 {_show(result.p50_lag_offsets)}, "
+        f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}; lag in offsets p50 {_show(result.p50_lag_offsets)}, "
         f"p99 {_show(result.p99_lag_offsets)}, max {_show(result.max_lag_offsets)}"
     )
     if not result.samples:
@@ -137,13 +138,13 @@ def render(result: LaoResult, console: Console) -> None:
         )
         return
     console.print(
-        f"{result.records} records, from commit to visible everywhere p50 {duration(result.p50_ms)}, p99 {duration(result.p99_ms)}, "
-        f"max {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
+        f"{counted(result.records, 'record')}, from commit to visible everywhere p50 {duration(result.p50_ms)}, "
+        f"p99 {duration(result.p99_ms)}, max {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
     )
     if not result.hold_ups:
         console.print(f"LAO was not held back for {duration(result.stall_ms)} or more")
         return
     console.print(
-        f"LAO was held back {result.hold_ups_total} times, {duration(result.held_ms)} in all"
+        f"LAO was held back {counted(result.hold_ups_total, 'time')}, {duration(result.held_ms)} in all"
         + more(len(result.hold_ups), result.hold_ups_total)
     )

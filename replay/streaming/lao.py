@@ -11,7 +11,8 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.records import RecordType
 from replay import timelines
 from replay.audit.memory import highest, reports
-from replay.lag.holders import AT_THE_END, blamed, stalls
+from replay.lag.absence import AT_THE_END, returns
+from replay.lag.holders import blamed, stalls
 from replay.lag.samples import POINT_COLUMNS, samples, timeline, waits
 from replay.lag.words import words
 from replay.order import order_for
@@ -51,29 +52,39 @@ def judge(stall_ms: int) -> Judge:
         ).collect()[0]
         order = order_for(end.records)
         brokers = kept(timelines.brokers(piece.records, piece.remembered("brokers")))
-        departed = departures(service(brokers))
-        before = piece.remembered("departed")
-        departed = kept(departed if before is None else before.unionByName(departed))
+        served = service(brokers)
+        departed = kept(_also(departures(served), piece.remembered("departed")))
+        # What is remembered of brokers does not tell of times before this piece, and those are remembered themselves.
+        returned = returns(served, order).where(sf.col("offset") >= piece.since)
+        returned = kept(_also(returned, piece.remembered("returned")))
         sampled = kept(samples(rows, order))
         waited = kept(waits(rows, sampled, order))
         points = kept(timeline(rows, sampled, waited, order))
         stalled = stalls(points, waited, least_ms=stall_ms, end_ms=end.ms, end_epoch=end.epoch)
         stalled = kept(stalled.where(sf.col("at") >= piece.since))
-        laid = kept(blamed(stalled, sampled, words(rows, sampled, brokers, order), departed, order))
+        laid = kept(blamed(stalled, sampled, words(rows, sampled, brokers, order), departed, returned, order))
         last = points.agg(sf.max("offset").alias("last"))
         state = {
             "records": _remember(rows, waited),
             "brokers": brokers.where(sf.col("ends").isNull()),
             # Of these the next sample will tell.
-            "departed": departed.join(sf.broadcast(last), sf.col("offset") > sf.coalesce("last", sf.lit(-1))).drop(
-                "last"
-            ),
+            "departed": _behind(departed, last),
+            "returned": _behind(returned.where(sf.col("offset") < AT_THE_END), last),
             "told": laid.where(_goes_on()).select("began_ms").distinct(),
         }
         new = points.where(sf.col("offset") >= piece.since).select(*POINT_COLUMNS)
         return Judged({ALERTS: _alerts(laid, piece.remembered("told")), SAMPLES: new}, state)
 
     return judge_piece
+
+
+def _also(new: DataFrame, remembered: DataFrame | None) -> DataFrame:
+    return new if remembered is None else remembered.unionByName(new)
+
+
+def _behind(events: DataFrame, last: DataFrame) -> DataFrame:
+    """Those behind the last sample."""
+    return events.join(sf.broadcast(last), sf.col("offset") > sf.coalesce("last", sf.lit(-1))).drop("last")
 
 
 def _goes_on() -> Column:

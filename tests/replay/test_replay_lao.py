@@ -244,3 +244,67 @@ def test_unknown_is_not_zero(replay: Replay, tmp_path: Path, capsys: pytest.Capt
     assert [(up.broker_id, up.cause, up.last_offset) for up in result.hold_ups] == [(None, holders.UNKNOWN, None)]
     lao.render(result, console(200))
     assert "LAO unknown in 1" in capsys.readouterr().out
+
+
+class Alone(Story):
+    """A cluster from before its first broker on; it never has more than one."""
+
+    def __init__(self) -> None:
+        LogHistory.__init__(self, 62, brokers=0)
+        self.rng.randrange = lambda *_: 0  # type: ignore[method-assign]
+        self.brokers = 1
+
+    def start(self) -> None:
+        self.register(1)
+        self.set_fenced(1, fenced=False)
+
+    def shut_down(self) -> None:
+        epoch = self.draft.brokers[1].epoch
+        self.append(
+            pb.BrokerRegistrationChangeRecord(
+                broker_id=1, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True, reason="controlled shutdown"
+            )
+        )
+
+
+def test_without_a_broker_there_is_no_lao(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Alone()
+    log.wait(5_000)
+    log.start()
+    begun = log.level()
+    log.create_topic("orders", 1)
+    log.level()
+    # Written while nobody was there.
+    log.shut_down()
+    log.write()
+    log.wait(4_000)
+    log.start()
+    back = log.level()
+    # It was there, and died: that says more.
+    log.write()
+    log.wait(9_000)
+    log.set_fenced(1, fenced=True)
+    log.wait(1_000)
+    log.set_fenced(1, fenced=False)
+    died = log.level()
+    # Nobody was away.
+    log.write()
+    log.wait(3_000)
+    paused = log.level()
+    log.shut_down()
+    log.write()
+    log.wait(6_000)
+    log.write()
+    export(log, tmp_path)
+    result = replay("lao", tmp_path)
+    ups = sorted(result.hold_ups, key=lambda up: up.began_ms)
+    assert [(up.broker_id, up.cause, up.last_offset) for up in ups] == [
+        (None, holders.NO_BROKER, begun),
+        (None, holders.NO_BROKER, back),
+        (1, holders.FENCED, died),
+        (None, holders.UNKNOWN, paused),
+        (None, holders.NO_BROKER, None),
+    ]
+    assert [up.held_ms for up in ups[1:]] == [4_000, 10_000, 3_000, 6_000]
+    lao.render(result, console(200))
+    assert "no broker was in service" in capsys.readouterr().out
