@@ -22,6 +22,8 @@ _FOR_FEW = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    # As nothing puts small ones together then.
+    "spark.sql.shuffle.partitions": "8",
 }
 
 

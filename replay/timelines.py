@@ -28,6 +28,7 @@ PARTITION_COLUMNS = (
     "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id", "proposer_epoch", "isr_with_epochs", "type",
     "leader_recovery_state", "adding_replicas", "removing_replicas", "batch_last_offset",
 )  # fmt: skip
+PARTITION_KEY = ("topic_id", "partition_id")
 BROKER_TYPES = (RecordType.REGISTER_BROKER, RecordType.BROKER_REGISTRATION_CHANGE, RecordType.UNREGISTER_BROKER)
 """The records that :func:`brokers` looks at."""
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms")
@@ -96,7 +97,8 @@ def partitions(
     if lives is None:
         lives = topics(records, topics_before)
     events = _with_topic(_after(before, _partition_events(records)), lives)
-    of_partition = Window.partitionBy("topic_id", "created", "partition_id").orderBy("begins")
+    # A partition that is created anew, behind a removal, says all there is to carry. So one order serves all that looks at it.
+    of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
     so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
     facts = {name: _carried(name, of_partition) for name in _CARRIED}
@@ -109,12 +111,13 @@ def partitions(
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
     grown = ~_begun() & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
     rows = rows.withColumn("leaderships", sf.count_if(grown).over(so_far))
+    # What is left of a partition goes with its topic.
+    goes = sf.coalesce(sf.col("removed") < sf.col("ends"), sf.col("removed").isNotNull())
     counted = {
         "leader_epoch": _counted("leader_epoch", "leaderships", so_far),
         "partition_epoch": _counted("partition_epoch", "changes", so_far),
-        # What is left of a partition goes with its topic.
-        "ends": sf.coalesce("ends", "removed"),
-        "ends_ms": sf.coalesce("ends_ms", "removed_ms"),
+        "ends": sf.when(goes, sf.col("removed")).otherwise(sf.col("ends")),
+        "ends_ms": sf.when(goes, sf.col("removed_ms")).otherwise(sf.col("ends_ms")),
     }
     return rows.withColumns(counted).select(*PARTITION_COLUMNS)
 

@@ -88,8 +88,10 @@ class History:
         """
         small = (self.rare, self.brokers, self.topics)
         kept = (*small, self.steps)
-        for table in kept:
+        for table in small:
             table.persist(StorageLevel.MEMORY_AND_DISK)
+        # On disk alone: what does not fit into memory would be read back into it, a whole partition at a time.
+        self.steps.persist(StorageLevel.DISK_ONLY)
         try:
             for table in small:
                 table.count()

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
+from replay.timelines import PARTITION_KEY
 
 NO_LEADER = -1
 RECOVERING = 1
@@ -22,7 +23,8 @@ def steps(partitions: DataFrame) -> DataFrame:
     earlier = (
         "begins", "ends", "leader", "leader_epoch", "partition_epoch", "replicas", "adding_replicas", "isr",
     )  # fmt: skip
-    of_partition = Window.partitionBy("topic_id", "partition_id").orderBy("begins")
+    # The order that the timeline was made in: nothing is sorted again.
+    of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
     beside = {
         "before": sf.lag(sf.struct(*earlier)).over(of_partition),
         "next_begins": sf.lead("begins").over(of_partition),
