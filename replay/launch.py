@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from raftlog.wording import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
 from replay.request import JobRequest
 from replay.streaming.done import Done, read_done
-from replay.text import counted
 
 _OUR_ERROR = "raftlog replay: "
 """How a line begins that is for standard error."""

@@ -41,11 +41,6 @@ def size(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
-def counted(count: int, what: str, plural: str = "") -> str:
-    """A number and what it counts: 1 record, 2 records, 0 entities."""
-    return f"{count} {what if count == 1 else plural or what + 's'}"
-
-
 def more(shown: int, total: int) -> str:
     """Behind a list that was cut short: how to see the rest."""
     return f" ({shown} shown: raise --limit for more)" if shown < total else ""

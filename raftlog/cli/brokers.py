@@ -10,6 +10,7 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.writes import Acks, AcksLevel, print_written, require, write, written
+from raftlog.wording import counted
 
 app = typer.Typer(help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True)
 
@@ -171,7 +172,7 @@ def _partitions(counts: Any) -> str:
         (counts.reassigning, "moving"),
         (counts.recovering, "recovering under an unclean leader"),
     )
-    return ", ".join([f"{counts.total} partitions", *(f"{number} {what}" for number, what in wanting if number)])
+    return ", ".join([counted(counts.total, "partition"), *(f"{number} {what}" for number, what in wanting if number)])
 
 
 def _lao(answer: Any) -> str:

@@ -25,11 +25,10 @@ def require_node(directory: Path) -> None:
 
 
 def _where(directory: Path) -> str:
-    found = [
-        str(path.parent)
-        for pattern in (f"*/{META_FILE}", f"*/*/{META_FILE}")
-        for path in sorted(directory.glob(pattern))
-    ]
+    patterns = (f"*/{META_FILE}", f"*/*/{META_FILE}")
+    there = [path.parent for pattern in patterns for path in sorted(directory.glob(pattern))]
+    # Brokers keep no log: they come last.
+    found = [str(path) for path in sorted(there, key=lambda path: (path / "partitions").exists())]
     if not found:
         return "The configuration of a node names it under log.dirs"
     return f"There are some in it: {', '.join(found[:_NAMED])}" + (", …" if found[_NAMED:] else "")

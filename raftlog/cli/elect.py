@@ -14,6 +14,7 @@ from raftlog.cli.partition_results import finish
 from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wording import counted
 
 MAX_ROUNDS = 1000
 
@@ -117,7 +118,7 @@ def increase(
     if as_json:
         print_json({"topic": topic, "partitions": count, "validate_only": validate_only, "write": written(response)})
     else:
-        print_line(f"{topic}: {'would have' if validate_only else 'has'} {count} partitions")
+        print_line(f"{topic}: {'would have' if validate_only else 'has'} {counted(count, 'partition')}")
         print_written(response)
     require(response, acks)
 

@@ -16,6 +16,7 @@ from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Ti
 from raftlog.cli.output import print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
+from raftlog.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,11 @@ def export_(
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
+        if directory is not None and not source.end_offset:
+            raise ConfigError(
+                f"there is no log in {directory}: a broker keeps none, and a controller none before its first start. "
+                "Give a controller's data directory, or ask the running cluster"
+            )
         late = begins_late(source)
         left_out = source.end_offset - source.high_watermark
         keeper = keep_cursor(cursor, source, place) if cursor else None
@@ -135,7 +141,7 @@ def export_(
         typer.echo(f"{late}; so does this export", err=True)
     if left_out:
         typer.echo(
-            f"left out: {left_out} records at the end of which this log alone does not prove that they are committed"
+            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not prove that they are committed"
             " (see --assume-committed)",
             err=True,
         )
@@ -197,7 +203,7 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
 
 def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:
     print_line(
-        f"{place}: {summary.records} new records (offsets {summary.first_offset} to {summary.end_offset - 1})"
+        f"{place}: {counted(summary.records, 'new record')} (offsets {summary.first_offset} to {summary.end_offset - 1})"
         if summary.records
         else f"{place}: nothing new, it ends before offset {summary.end_offset}"
     )

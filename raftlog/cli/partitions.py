@@ -12,6 +12,7 @@ from raftlog.cli import elect, reassign
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.wording import counted
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
@@ -139,7 +140,7 @@ def _compare(topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: 
     else:
         columns = (*COLUMNS, "COMMITTED ISR", "DIFFERENCES")
         print_table(columns, (_compared_cells(row, lasting) for row in rows), right=NUMBERS)
-        print_line(f"{len(rows)} partitions compared at offset {image.offset}, {differ} differ")
+        print_line(f"{counted(len(rows), 'partition')} compared at offset {image.offset}, {differ} differ")
     if lasting:
         raise FailedError(f"leaders and controller have differed for {moment_s:g} s in {len(lasting)} ways", Exit.FOUND)
 

@@ -18,6 +18,7 @@ from raftlog.cli.session import Session, run
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wording import counted
 
 _READ_BYTES = 1 << 16
 _ERRORS_SHOWN = 5
@@ -142,7 +143,8 @@ class _Outcome:
         refused = len(self._errors) - self._unknown
         code = Exit.UNKNOWN if self._unknown else Exit(min(exit_code(error) for error in self._errors))
         raise FailedError(
-            f"{topic}: {self._written} records written, {refused} not written, {self._unknown} of unknown outcome", code
+            f"{topic}: {counted(self._written, 'record')} written, {refused} not written, {self._unknown} of unknown outcome",
+            code,
         )
 
 

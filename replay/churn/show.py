@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from raftlog.wording import counted
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
 from replay.request import format_time
-from replay.text import counted, duration, more, size
+from replay.text import duration, more, size
 
 
 def _broker_table(result: ChurnResult) -> Table:

@@ -16,11 +16,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from raftlog.errors import RaftlogError
+from raftlog.wording import counted
 from replay.errors import EXIT_INPUT
 from replay.generate.history import GeneratedHistory
 from replay.generate.profile import SKEWS, Profile
 from replay.generate.write import write_export
-from replay.text import counted
 
 
 def add_generate(app: typer.Typer) -> None:

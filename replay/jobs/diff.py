@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
 
+from raftlog.wording import counted
 from replay.changes import changes
 from replay.differences import FieldChange, field_changes, raw, words
 from replay.errors import ReplayError
@@ -23,7 +24,6 @@ from replay.jobs.state import Point, find_point
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history
-from replay.text import counted
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""

@@ -12,10 +12,10 @@ from pyspark.sql import Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.wording import counted
 from replay.errors import ReplayError
 from replay.request import JobRequest
 from replay.source import Export, require_whole_history
-from replay.text import counted
 from replay.views import register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
+from raftlog.wording import counted
 from replay.differences import brief
 from replay.errors import ReplayError
 from replay.fold import fold, totals
 from replay.request import JobRequest, format_time
 from replay.selection import select
 from replay.source import Export, records, require_whole_history
-from replay.text import counted
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -28,11 +28,11 @@ from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RAW, RECORDS, Segment, StateHash
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.verify import check_segment
+from raftlog.wording import counted
 from replay.jobs.state import Point, find_point
 from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import Export, records
-from replay.text import counted
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""

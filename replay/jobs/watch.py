@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.wording import counted
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
 from replay.lag.show import in_words
@@ -23,7 +24,7 @@ from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger, output
 from replay.streaming.watch import Judge, start
 from replay.text import console as text_console
-from replay.text import counted, duration
+from replay.text import duration
 
 CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.wording import counted
 from replay.lag import holders
 from replay.lag.model import HoldUp, LaoResult
 from replay.request import format_time
-from replay.text import counted, duration, more
+from replay.text import duration, more
 
 _POINTS_SHOWN = 20
 

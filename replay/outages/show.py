@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.wording import counted
 from replay.outages.model import AvailabilityResult
 from replay.request import format_time
-from replay.text import counted, duration, more, percent
+from replay.text import duration, more, percent
 
 
 def _objective_table(result: AvailabilityResult) -> Table:

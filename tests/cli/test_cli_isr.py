@@ -85,7 +85,7 @@ def test_a_difference_of_a_moment_is_waited_for(raftlog, scripted) -> None:
     assert ran.code == 0, ran
     assert looks["count"] == 2, "what differed first is settled; what differs now is young"
     assert "proposed and unanswered: broker 1 has proposed -2" in ran.out
-    assert "1 partitions compared at offset 4, 1 differ" in ran.out
+    assert "1 partition compared at offset 4, 1 differ" in ran.out
 
 
 @pytest.mark.parametrize("as_json", [False, True])

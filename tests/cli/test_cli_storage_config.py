@@ -93,7 +93,10 @@ def test_info_of_an_unformatted_directory(raftlog, tmp_path):
     [
         ("nowhere", "it does not exist. The configuration of a node names it under log.dirs"),
         ("file", "it is a file"),
-        ("cluster", "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two\n"),
+        (
+            "cluster",
+            "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two, {path}/data/a-broker\n",
+        ),
         ("exported", "it is an export"),
     ],
 )
@@ -105,11 +108,17 @@ def test_who_reads_a_log_is_told_where_one_is(raftlog, tmp_path, name, words):
         raftlog(
             "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "cluster/data" / node
         )
+    (tmp_path / "cluster/data/a-broker/partitions").mkdir(parents=True)
+    (tmp_path / "cluster/data/a-broker/meta.json").touch()
     for command in (("export", tmp_path / "new"), ("log", "dump"), ("image", "show")):
         ran = raftlog(*command, "-d", tmp_path / name)
         assert ran.code == 2
         assert f"{tmp_path / name} is no data directory of a node: " in ran.err
         assert words.format(path=tmp_path / "cluster") in ran.err
+    # A node that has never run.
+    ran = raftlog("export", tmp_path / "new", "-d", tmp_path / "cluster/data/one")
+    assert ran.code == 2
+    assert f"there is no log in {tmp_path / 'cluster/data/one'}: a broker keeps none" in ran.err
     assert not (tmp_path / "new").exists()
 
 

@@ -106,7 +106,7 @@ def test_leader_and_controller_agree(cluster: LocalCluster) -> None:
         "TOPIC +PARTITION +LEADER +LEADER EPOCH +PARTITION EPOCH +ISR",
         rf"orders +0 +{row['leader_id']} ",
     )
-    says(compared(cluster).out, "COMMITTED ISR +DIFFERENCES", "1 partitions compared at offset [0-9]+, 0 differ")
+    says(compared(cluster).out, "COMMITTED ISR +DIFFERENCES", "1 partition compared at offset [0-9]+, 0 differ")
 
 
 def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:

@@ -12,6 +12,7 @@ from test_replay_lao import Story
 from typer.testing import CliRunner, Result
 
 from raftlog.segments.export import export
+from raftlog.wording import counted
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch
@@ -21,7 +22,7 @@ from replay.request import JobRequest
 from replay.source import open_export, records
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
-from replay.text import console, counted
+from replay.text import console
 
 Alert = tuple[int | None, str, int | None, int]
 """(offset, cause, broker, waited_ms)."""
