@@ -43,9 +43,11 @@ def hold_up_events(hold_ups: DataFrame) -> DataFrame:
 
 
 def _nobody() -> Column:
-    failover = sf.col("cause") == holders.FAILOVER
-    return sf.when(failover, "LAO unknown while brokers reported to a new controller").otherwise(
-        "LAO held back, the log does not say by whom"
+    cause = sf.col("cause")
+    return (
+        sf.when(cause == holders.FAILOVER, "LAO unknown while brokers reported to a new controller")
+        .when(cause == holders.NO_BROKER, "LAO unknown, no broker was in service")
+        .otherwise("LAO held back, the log does not say by whom")
     )
 
 
