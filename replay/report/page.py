@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import tempfile
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -42,9 +43,12 @@ def writable(output: str | None) -> Path:
         raise ReplayError(f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}")
     if not path.parent.is_dir():
         raise ReplayError(f"the report can't be written to {path}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ReplayError(f"the report can't be written to {path}: permission denied")
-    return path
+    try:
+        # What goes there is put in the place of what is there: so it is the directory that counts.
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        raise _refused(path, error) from error
 
 
 def write(text: str, path: Path) -> None:
@@ -55,7 +59,11 @@ def write(text: str, path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ReplayError(f"the report can't be written to {path}: {error.strerror}") from error
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> ReplayError:
+    return ReplayError(f"the report can't be written to {path}: {error.strerror}")
 
 
 def render_page(result: ReportResult) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -184,6 +186,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         page.writable(str(tmp_path))
     with pytest.raises(ReplayError, match=r"there is no directory .*missing"):
         page.writable(str(tmp_path / "missing" / "report.html"))
+
+
+def test_a_place_that_takes_nothing_is_named_before_the_work_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert page.writable(str(tmp_path / "report.html")) == tmp_path / "report.html"
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(page.tempfile, "TemporaryFile", full)
+    with pytest.raises(ReplayError, match=r"report\.html: No space left on device"):
+        page.writable(str(tmp_path / "report.html"))
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
