@@ -56,6 +56,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "duplicate-of-old-epoch", "duplicate-not-looked-for", "isr-decided-by-committed",
     ),
     "a snapshot that is not whole names no state to compare": ("part-of-snapshot",),
+    "where a node's log begins is not in the log: who exports next meets the gap, and is told": ("cursors-ignored",),
     "builds that do not map hosts yet write the same": ("registration-unmapped",),
 }  # fmt: skip
 
