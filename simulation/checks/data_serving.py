@@ -22,14 +22,13 @@ from broker.partition import events as ev
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.asked import Asked
 from simulation.checks.committed_data import leader_epoch
 from simulation.checks.golden import NOT_REGISTERED, Standing
 from simulation.checks.ledger import Ledger
 from simulation.checks.replica_logs import ReplicaLogs, name_of
 
-SENT_MAX = 1000
 Process = tuple[str, int]
-_BEATS = ("broker_heartbeat", "register_broker")
 
 
 class DataServing(Checker):
@@ -38,8 +37,8 @@ class DataServing(Checker):
     def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
         self._golden, self._logs = ledger.golden, logs
         self._serving: dict[tuple[PartitionKey, int], Process] = {}
-        self._beats: dict[tuple[str, str, int], tuple[Process, float]] = {}
-        """(broker's host, controller's host, correlation id) -> who sent it, and when by its clock."""
+        self._beats = Asked[tuple[Process, float]]("broker_heartbeat", "register_broker")
+        """Who sent it, and when by its clock."""
         self._heard: dict[Process, float] = {}
         """When the last heartbeat was sent, of those that were answered well."""
         self._fetched: dict[Process, dict[int, int]] = {}
@@ -51,21 +50,16 @@ class DataServing(Checker):
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
     @override
-    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
-        if type(message) is pb.ControllerRequest:
-            if message.WhichOneof("body") in _BEATS:
-                key = host.name, peer, message.correlation_id
-                self._beats.pop(key, None)
-                # In the host's context: by its own clock.
-                self._beats[key] = (host.name, host.incarnation), host.network.loop.time()  # type: ignore[union-attr]
-                if len(self._beats) > SENT_MAX:
-                    del self._beats[next(iter(self._beats))]
-        elif type(message) is pb.ControllerResponse and message.WhichOneof("body") in (None, *_BEATS):
-            # Other links of the same two hosts count their requests, too.
-            found = self._beats.pop((peer, host.name, message.correlation_id), None)
-            if found is not None and not message.HasField("error"):
-                process, sent_at = found
-                self._heard[process] = max(sent_at, self._heard.get(process, sent_at))
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if self._beats.kind_of(message):
+            # In the host's context: by its own clock.
+            sent = (host.name, host.incarnation), host.network.loop.time()  # type: ignore[union-attr]
+            self._beats.note(host.name, peer, message.correlation_id, sent)
+            return
+        found = self._beats.answered(host.name, peer, message)
+        if found is not None and not message.HasField("error"):
+            process, sent_at = found
+            self._heard[process] = max(sent_at, self._heard.get(process, sent_at))
 
     @override
     def broker_moved(self, host: BrokerView) -> None:

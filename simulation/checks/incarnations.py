@@ -9,13 +9,14 @@ Would catch: a heartbeat whose broker epoch is not compared, which keeps the ses
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import override
 
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.asked import Asked
 from simulation.checks.ledger import Ledger
-
-SENT_MAX = 1000
 
 
 class Incarnations(Checker):
@@ -23,26 +24,21 @@ class Incarnations(Checker):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._sent: dict[tuple[str, str, int], tuple[int, int, float]] = {}
-        """(broker's host, controller's host, correlation id) -> (broker id, broker epoch, when)."""
+        self._asked = Asked[tuple[int, int, float]]("broker_heartbeat")
+        """Broker id, broker epoch, when."""
         self.stale = 0
         """Answers looked at that were to a former incarnation."""
 
     @override
-    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
-        if type(message) is pb.ControllerRequest:
-            if message.WhichOneof("body") == "broker_heartbeat":
-                beat = message.broker_heartbeat
-                key = host.name, peer, message.correlation_id
-                self._sent.pop(key, None)
-                self._sent[key] = beat.broker_id, beat.broker_epoch, self._ledger.world.now()
-                if len(self._sent) > SENT_MAX:
-                    del self._sent[next(iter(self._sent))]
-        elif type(message) is pb.ControllerResponse and message.WhichOneof("body") in (None, "broker_heartbeat"):
-            # Other links of the same two hosts count their requests, too.
-            found = self._sent.pop((peer, host.name, message.correlation_id), None)
-            if found is not None:
-                self._answered(host.name, peer, message, *found)
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if self._asked.kind_of(message):
+            beat = message.broker_heartbeat
+            sent = beat.broker_id, beat.broker_epoch, self._ledger.world.now()
+            self._asked.note(host.name, peer, message.correlation_id, sent)
+            return
+        found = self._asked.answered(host.name, peer, message)
+        if found is not None:
+            self._answered(host.name, peer, message, *found)
 
     def _answered(
         self, controller: str, peer: str, response: pb.ControllerResponse, broker_id: int, epoch: int, sent_at: float

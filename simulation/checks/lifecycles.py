@@ -21,10 +21,10 @@ from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.asked import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
-SENT_MAX = 1000
 CLOCK_SLACK = 1.15
 """How much longer its timeout may be by a true clock."""
 
@@ -34,8 +34,8 @@ class Lifecycles(Checker):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._sent: dict[tuple[str, str, int], tuple[str, int, float]] = {}
-        """(broker's host, controller's host, correlation id) -> (request, broker id, when)."""
+        self._asked = Asked[tuple[str, int, float]]("broker_heartbeat", "register_broker")
+        """Request, broker id, when."""
         self._contact: dict[str, float] = {}
         """Broker's host -> when it sent the newest request that was accepted, or from when on it had to send any."""
         self._heartbeats: dict[str, bool] = {}
@@ -80,18 +80,14 @@ class Lifecycles(Checker):
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        if type(message) is pb.ControllerRequest:
-            kind = message.WhichOneof("body")
-            if kind in ("broker_heartbeat", "register_broker"):
-                key = host.name, peer, message.correlation_id
-                self._sent.pop(key, None)
-                self._sent[key] = kind, getattr(message, kind).broker_id, self._ledger.world.now()
-                if len(self._sent) > SENT_MAX:
-                    del self._sent[next(iter(self._sent))]
-        elif type(message) is pb.ControllerResponse:
-            found = self._sent.pop((peer, host.name, message.correlation_id), None)
-            if found is not None:
-                self._answered(host.name, peer, message, *found)
+        kind = self._asked.kind_of(message)
+        if kind:
+            sent = kind, getattr(message, kind).broker_id, self._ledger.world.now()
+            self._asked.note(host.name, peer, message.correlation_id, sent)
+            return
+        found = self._asked.answered(host.name, peer, message)
+        if found is not None:
+            self._answered(host.name, peer, message, *found)
 
     def _answered(
         self, controller: str, peer: str, response: pb.ControllerResponse, kind: str, broker_id: int, sent_at: float

@@ -124,6 +124,16 @@ REGRESSIONS = [
         '"broker_disk_error": 2.19, "disk_error": 1.6, "disk_slow": 7.04, "kill_broker": 1.07}}',
         id="a snapshot that was given up while it was being completed was there again after a restart, below the log start",
     ),
+    pytest.param(
+        1795300761837,
+        '{"voters": 6, "brokers": 2, "clients": 3, "writes_per_s": 2.0, "reads_per_s": 0.0, "admin_per_s": '
+        '1.0, "value_bytes": 20000, "shared_keys": 2, "safety_s": 20.585640270109977, "disk_max_ms": 20.0, '
+        '"session_timeout_ms": 3000, "queue_messages": 64, "snapshot_bytes": 50000, "retention_bytes": 1, '
+        '"round_robin": true, "faults": {"connect_refused": 0.021, "disk_error": 1.95, "disk_slow": 3.02, '
+        '"isolate": 4.08, "long_pause": 17.0, "loop_blocked": 1.53, "one_way": 1.31, "overtaken": 4.66, '
+        '"pause": 1.45, "reset_links": 2.01, "roll_heartbeats": 7.2, "split": 4.21, "transfer": 5.1}}',
+        id="a checker took an error on another link for the answer to a heartbeat",
+    ),
 ]
 
 
