@@ -40,7 +40,10 @@ async def recover(world: World, within_s: float) -> None:
     wanted = [(names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)]
     if wanted:
         brokers = [host.name for host in world.core_brokers()]
-        wrong = await data.last_records(brokers, wanted)
+        refused = await data.last_records(brokers, wanted)
+        # Leaders are still moved to where they belong, and that may be a broker that was not healed: nothing is asked of it.
+        still_led = {led.key for led in _led(world)}
+        wrong = [why for key, why in refused.items() if key in still_led]
         if wrong:
             raise CheckFailedError(f"it did not happen: records are taken: {wrong}")
         await world.until(full, within_s, "partitions have recovered from the last records")

@@ -210,8 +210,10 @@ class DataWorkload:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def last_records(self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]) -> list[str]:
-        """A record to each of these, through these brokers; what went wrong, in words."""
+    async def last_records(
+        self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
+    ) -> dict[PartitionKey, str]:
+        """A record to each of these, through these brokers; what went wrong where, in words."""
         # Leaders may still be moved to where they belong: then what became of a record is not known.
         producer = self.producer(
             "last-producer", brokers, delivery_timeout_ms=20_000, request_timeout_ms=5_000, retry_unknown=True
@@ -223,4 +225,8 @@ class DataWorkload:
             )
         )
         producer.close()
-        return [f"{one.key}: {one.error}" for one in done if one.outcome != "ok"]
+        return {
+            key: f"{one.key}: {one.error}"
+            for (_, key), one in zip(partitions, done, strict=True)
+            if one.outcome != "ok"
+        }

@@ -134,6 +134,23 @@ REGRESSIONS = [
         '"pause": 1.45, "reset_links": 2.01, "roll_heartbeats": 7.2, "split": 4.21, "transfer": 5.1}}',
         id="a checker took an error on another link for the answer to a heartbeat",
     ),
+    pytest.param(
+        1795300762601,
+        '{"voters": 6, "observers": 1, "clients": 1, "writes_per_s": 10.0, "reads_per_s": 10.0, "asks_share":'
+        ' 0.5, "admin_per_s": 5.0, "unclean": true, "balance_interval_s": 5, "value_bytes": 1000, '
+        '"shared_keys": 1, "numbered_share": 1.0, "timeout_s": 0.3, "safety_s": 23.383451843937152, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "queue_messages": 64, "snapshot_bytes": 5000, '
+        '"retention_bytes": 1, "data_per_s": 20.0, "replica_lag_ms": 500, "lag_max_ms": 1500, "faults": '
+        '{"answers_late": 3.18, "bridge": 5.54, "broker_disk_error": 2.29, "broker_disk_hang": 4.65, "burst":'
+        ' 2.28, "clog": 2.35, "connect_refused": 0.215, "disk_error": 3.51, "flapping": 3.44, '
+        '"heartbeats_lost": 3.54, "isolate": 2.76, "isr_change_late": 0.0962, "kill_all_brokers": 9.72, '
+        '"kill_broker": 1.42, "kill_controller": 2.98, "kill_mid_write": 4.38, "link_broken": 0.0228, '
+        '"long_pause": 12.1, "loop_blocked": 0.54, "lose_broker_disk": 3.18, "lose_disk": 5.72, "one_way": '
+        '1.18, "raise_features": 2.41, "replace_broker_disk": 2.61, "request_repeated": 0.0251, '
+        '"reset_links": 1.83, "resign": 1.31, "roll_heartbeats": 2.48, "split": 4.15, "stop_broker": 4.79, '
+        '"stranded": 3.18, "transfer": 1.35}}',
+        id="records were asked of a leader whose disk still hung: the leadership had gone back to it",
+    ),
 ]
 
 
