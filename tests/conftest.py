@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
 
@@ -21,11 +23,18 @@ def pytest_report_header() -> str:
     return f"browser: {found}" if found else "browser: none, so tests/replay/test_report_browser.py is left out"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = Path(__file__).parent
-    for item in items:
-        path = item.path.relative_to(root)
-        # A file's tests share its fixtures.
-        group = path.parts[0] if path.parts[0] in TOGETHER else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
+class Together(LoadScopeScheduling):
+    """A file's tests stay in one worker, as they share its fixtures, and so do those of some directories.
+
+    Not ``--dist loadgroup``: that of pytest-xdist 3.8 names groups in a way that pytest 9.2 does not see, and so makes none.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.partition("::")[0])
+        return next((each for each in TOGETHER if each in file.parts), str(file))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """For whatever ``--dist`` says."""
+    return Together(config, log)
