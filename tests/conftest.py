@@ -1,8 +1,11 @@
-"""Which tests stay together when two workers share them (pytest-xdist)."""
+"""Which tests stay together when two workers share them (pytest-xdist), and what each finds whoever ran before it."""
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,8 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent / "replay"))
 
 from browser import find_browser
 
-TOGETHER = ("cluster", "replay")
-"""Directories that one worker runs alone: real clusters would slow each other, and Spark takes seconds to start."""
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+TOGETHER = ("cluster",)
+"""Directories that one worker runs alone: real clusters would slow each other."""
 
 
 def pytest_report_header() -> str:
@@ -38,3 +45,12 @@ class Together(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """For whatever ``--dist`` says."""
     return Together(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _asyncio_is_heard() -> Iterator[None]:
+    """Simulated worlds silence it for the whole process."""
+    logger = logging.getLogger("asyncio")
+    level = logger.level
+    yield
+    logger.setLevel(level)
