@@ -182,17 +182,17 @@ def _compact(place: Place, summary: ExportSummary) -> None:
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
     """One line a publish of something new, and what else is to be done then."""
-    told: set[int] = set()
+    told = -1
 
     def published(manifest: Manifest) -> None:
+        nonlocal told
         if also is not None:
             also(manifest)
         end = manifest.end_offset
-        if end in told:
+        if end == told:
             # What nodes have said meanwhile of the same records, or small files merged.
             return
-        told.clear()
-        told.add(end)
+        told = end
         if as_json:
             print_json_line({"directory": str(place), "end_offset": end, "exported_at": manifest.exported_at})
         else:

@@ -232,14 +232,7 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
     words = [sys.executable, "-m", "replay.cli", "audit", "exported"]
     with subprocess.Popen(
-        words,
-        env=environ,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background has it ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         while process.poll() is None and not (tmp_path / "started").exists():
             time.sleep(0.02)
