@@ -22,6 +22,9 @@ _IMPORTED_TOO_EARLY = "grpc" in sys.modules
 os.environ.setdefault("GRPC_EXPERIMENTS", ",".join(EXPERIMENTS))
 # Below ERROR the core writes each peer's orderly shutdown to stderr, past our own logs.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Nothing of ours uses gRPC behind a fork; some of what shares a process with it forks to start a program (PySpark its Java). gRPC's
+# support of forks starts its threads anew in the child, where one of them may find its file closed and abort before the exec.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def event_engine_state() -> str:

@@ -380,3 +380,38 @@ def test_an_operators_own_experiments_are_kept_and_told() -> None:
 def test_switches_that_came_too_late_are_told() -> None:
     _, state = ping_pong_in_a_process("import grpc", {})
     assert state.startswith("on, probably: grpc was imported before")
+
+
+FORK = """
+import asyncio, subprocess, sys
+from pathlib import Path
+from raftlog.transport.api import Conversation
+from raftlog.transport.calls import Caller
+from raftlog.transport.grpc_transport import GrpcTransport
+sys.path.insert(0, "tests/transport")
+from transport_worlds import Recorder, echo, request
+
+def alone():
+    assert len(list(Path("/proc/self/task").iterdir())) == 1
+
+async def main():
+    server, client = GrpcTransport(), GrpcTransport()
+    listener = await server.listen("127.0.0.1:0", {Conversation.CONTROLLER: Recorder(echo).accept})
+    await Caller(client, listener.address, Conversation.CONTROLLER).call(request(), 60)
+    subprocess.run(["true"], preexec_fn=alone, check=True)
+    await client.close()
+    await server.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_is_forked_to_start_a_program_has_no_threads_of_grpc() -> None:
+    # As PySpark starts its Java. With gRPC's threads in it one child in a hundred aborts before it is another program.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+    child = [sys.executable, "-c", FORK]
+    repository = Path(__file__).parents[2]
+    done = subprocess.run(
+        child, cwd=repository, env=inherited, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
