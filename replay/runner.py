@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from raftlog.errors import RaftlogError
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
 from replay.request import JobRequest
-from replay.session import FEW_RECORDS, build_session, expect_few
+from replay.session import build_session, expect_records
 from replay.source import Export, check_files, open_export
 from replay.text import console
 
@@ -43,8 +43,7 @@ def run_here(request: JobRequest) -> int:
         export = open_export(request)
         spark = build_session(f"raftlog replay {request.job}")
         try:
-            if sum(segment.records for segment in export.segments) <= FEW_RECORDS:
-                expect_few(spark)
+            expect_records(spark, sum(segment.records for segment in export.segments))
             result = compute_on(spark, export, request)
         finally:
             spark.stop()

@@ -22,15 +22,22 @@ _FOR_FEW = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    # As nothing puts small ones together then.
-    "spark.sql.shuffle.partitions": "8",
 }
+_RECORDS_A_TASK = 150_000
+"""What a task sorts fits into its memory, and is worth the 10 ms or so that a task costs."""
+_LEAST_TASKS = 8
 
 
-def expect_few(session: SparkSession) -> None:
-    """Settings for at most FEW_RECORDS: compiling a job's queries would take most of its time. What was given with --conf stays."""
+def expect_records(session: SparkSession, records: int) -> None:
+    """Settings for a history of so many records. What was given with --conf stays.
+
+    Of at most FEW_RECORDS no query is compiled: that would take most of a job's time.
+    """
+    wanted = {"spark.sql.shuffle.partitions": str(max(_LEAST_TASKS, -(-records // _RECORDS_A_TASK)))}
+    if records <= FEW_RECORDS:
+        wanted |= _FOR_FEW
     given = session.sparkContext.getConf()
-    for key, value in _FOR_FEW.items():
+    for key, value in wanted.items():
         if not given.contains(key):
             session.conf.set(key, value)
 

@@ -24,12 +24,13 @@ def steps(directory: str) -> dict[str, Step]:
 
     def start() -> None:
         from replay.request import JobRequest
-        from replay.session import build_session
+        from replay.session import build_session, expect_records
         from replay.source import open_export, records
 
         kept["spark"] = build_session("raftlog benchmark")
         kept["request"] = JobRequest(job="summary", export=directory)
         kept["export"] = open_export(kept["request"])
+        expect_records(kept["spark"], sum(segment.records for segment in kept["export"].segments))
         kept["records"] = records(kept["spark"], kept["export"])
         kept["records"].withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
 

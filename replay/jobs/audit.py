@@ -46,18 +46,23 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
-    rules = choose(request.rules)
+    choose(request.rules)
     require_whole_history(export)
-    rows = records(spark, export)
-    checked = {row["type"]: row["count"] for row in rows.groupBy("type").count().collect()}
-    with History(rows, export.manifest.end_offset).kept() as history:
-        broken: Counter[str] = Counter()
-        first: list[Row] = []
-        for found in by_family(history, rules):
-            rows_, counts = _first(found, request.limit)
-            broken += counts
-            first += rows_
-        first = sorted(first, key=_order)[: request.limit]
+    with History(records(spark, export), export.manifest.end_offset).kept() as history:
+        return judge(history, request)
+
+
+def judge(history: History, request: JobRequest) -> AuditResult:
+    """Audit a history that is kept meanwhile. Raises ReplayError for a rule that is none."""
+    rules = choose(request.rules)
+    checked = {row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()}
+    broken: Counter[str] = Counter()
+    first: list[Row] = []
+    for found in by_family(history, rules):
+        rows, counts = _first(found, request.limit)
+        broken += counts
+        first += rows
+    first = sorted(first, key=_order)[: request.limit]
     results = [
         RuleResult(
             rule.id,

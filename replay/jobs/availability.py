@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from replay import timelines
+from replay.lives import Lives, lives_of
 from replay.outages import brokers as of_brokers
 from replay.outages import partitions as of_partitions
 from replay.outages.failovers import failovers
@@ -46,6 +47,7 @@ __all__ = [
     "TopicOutage",
     "render",
     "run",
+    "summarize",
     "tables",
 ]
 
@@ -66,16 +68,18 @@ class AvailabilityTables(NamedTuple):
     periods: DataFrame
 
 
-def tables(rows: DataFrame, *, since_ms: int | None = None, keep: ExitStack | None = None) -> AvailabilityTables:
-    """The tables over the records ``rows``, of the time from ``since_ms`` on.
+def tables(
+    rows: DataFrame, lives: Lives | None = None, *, since_ms: int | None = None, keep: ExitStack | None = None
+) -> AvailabilityTables:
+    """The tables over the records ``rows``, of the time from ``since_ms`` on. ``lives``: of these records, where they have been made.
 
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
     kept = keeper(keep)
+    brokers, partitions = lives or lives_of(rows, kept)
 
     whole = rows.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
     stretch = Stretch(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
-    brokers, partitions = timelines.brokers(rows), timelines.partitions(rows)
     impaired = kept(of_partitions.impaired(partitions, rows))
     lived = kept(of_partitions.lives(partitions, stretch))
     fenced = kept(_within(fencings(service(brokers)), stretch))
@@ -104,11 +108,11 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> Availabilit
     """All of it, bounded."""
     require_whole_history(export)
     with ExitStack() as keep:
-        found = tables(records(spark, export), since_ms=request.since_ms, keep=keep)
-        return _result(found, request)
+        return summarize(tables(records(spark, export), since_ms=request.since_ms, keep=keep), request)
 
 
-def _result(found: AvailabilityTables, request: JobRequest) -> AvailabilityResult:
+def summarize(found: AvailabilityTables, request: JobRequest) -> AvailabilityResult:
+    """The tables as figures and bounded lists."""
     limit = request.limit
     worst = [sf.desc(name) for name in ("leaderless_ms", "unwritable_ms")]
     topics, topics_total = first(found.topics, limit, *worst, "topic_name", "topic_id")

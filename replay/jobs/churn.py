@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.segments.manifest import RAW
-from replay import timelines
 from replay.churn.configs import config_churn
 from replay.churn.forecast import DAY_MS, Trend, load_bytes_per_s, trend
 from replay.churn.model import BrokerChurn, ChurnResult, ConfigChurn, Forecast, PartitionChurn, PeriodGrowth, TypeGrowth
 from replay.churn.moves import KEY, flapping, isr_moves, leader_moves, leaderships
 from replay.churn.show import render
 from replay.churn.state_size import state_growth, state_sizes
+from replay.lives import Lives, lives_of
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
 from replay.rows import first, keeper
@@ -40,6 +40,7 @@ __all__ = [
     "TypeGrowth",
     "render",
     "run",
+    "summarize",
     "tables",
 ]
 
@@ -69,17 +70,23 @@ _COUNTS = [
 
 
 def tables(
-    rows: DataFrame, *, since_ms: int | None = None, partitions: int | None = None, keep: ExitStack | None = None
+    rows: DataFrame,
+    lives: Lives | None = None,
+    *,
+    since_ms: int | None = None,
+    partitions: int | None = None,
+    keep: ExitStack | None = None,
 ) -> ChurnTables:
-    """The tables over the records ``rows``, of the time from ``since_ms`` on. ``partitions``: tasks of the fold.
+    """The tables over the records ``rows``, of the time from ``since_ms`` on.
 
+    ``lives``: of these records, where they have been made; ``partitions``: tasks of the fold.
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
     kept = keeper(keep)
+    lived = (lives or lives_of(rows, kept)).partitions
 
     whole = rows.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
     stretch = Stretch(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
-    lived = timelines.partitions(rows)
     late = sf.col("begins_ms") >= stretch.since_ms
     moved, led = kept(isr_moves(lived).where(late)), kept(leader_moves(lived).where(late))
     by_broker = flapping(moved, "broker_id").join(leaderships(led), "broker_id", "full")
@@ -118,12 +125,14 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult
     require_whole_history(export)
     with ExitStack() as keep:
         found = tables(records(spark, export), since_ms=request.since_ms, partitions=request.partitions, keep=keep)
-        raw = [each for each in export.manifest.segments if each.kind == RAW]
-        per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
-        return _result(found, request.limit, per_record)
+        return summarize(found, export, request)
 
 
-def _result(found: ChurnTables, limit: int, bytes_per_record: float) -> ChurnResult:
+def summarize(found: ChurnTables, export: Export, request: JobRequest) -> ChurnResult:
+    """The tables as figures and bounded lists."""
+    limit = request.limit
+    raw = [each for each in export.manifest.segments if each.kind == RAW]
+    bytes_per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
     brokers, brokers_total = first(found.brokers, limit, sf.desc("leaves_by_leader"), sf.desc("leaves"), "broker_id")
     flaps = [sf.desc(name) for name in ("returns", "leader_moves", "leaves")]
     partitions, partitions_total = first(found.partitions, limit, *flaps, *KEY)

@@ -45,9 +45,17 @@ class LaoTables(NamedTuple):
     hold_ups: DataFrame
 
 
-def tables(rows: DataFrame, *, stall_ms: int, since_ms: int | None = None, keep: ExitStack | None = None) -> LaoTables:
+def tables(
+    rows: DataFrame,
+    brokers: DataFrame | None = None,
+    *,
+    stall_ms: int,
+    since_ms: int | None = None,
+    keep: ExitStack | None = None,
+) -> LaoTables:
     """The tables over the records ``rows``; of what came before ``since_ms`` only what lasts until then.
 
+    ``brokers``: of :func:`replay.timelines.brokers` over these records, where it has been made.
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
     kept = keeper(keep)
@@ -56,7 +64,7 @@ def tables(rows: DataFrame, *, stall_ms: int, since_ms: int | None = None, keep:
         sf.max("timestamp_ms").alias("ms"), sf.max("epoch").alias("epoch"), sf.count("*").alias("records")
     ).collect()[0]
     order = order_for(end.records)
-    brokers = timelines.brokers(rows)
+    brokers = kept(timelines.brokers(rows)) if brokers is None else brokers
     sampled = kept(samples(rows, order))
     waited = kept(waits(rows, sampled, order))
     points = kept(timeline(rows, sampled, waited, order))
@@ -68,6 +76,8 @@ def tables(rows: DataFrame, *, stall_ms: int, since_ms: int | None = None, keep:
     stalled = kept(stalled)
     served = service(brokers)
     laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served, order), order)
+    if since_ms is not None:
+        stood = stood.where(sf.col("ends_ms").isNull() | (sf.col("ends_ms") >= since_ms))
     return LaoTables(end.ms, points, waited, stood, stalled, kept(holders.hold_ups(laid)))
 
 

@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
+from replay.audit.history import History
 from replay.errors import ReplayError
 from replay.jobs import audit, availability, churn, lao
+from replay.lives import Lives
 from replay.report import page
 from replay.report.axis import choose_axis
 from replay.report.model import MAX_PERIODS, Axis, Header, ReportResult
@@ -33,19 +35,29 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     output = page.writable(request.output)
     rows = records(spark, export)
     header, axis = _header(rows, export)
-    audited = audit.run(spark, export, request)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
-    with ExitStack() as keep:
-        lag = lao.tables(rows, stall_ms=request.stall_ms, keep=keep)
-        result = ReportResult(
-            output=str(output),
-            header=header,
-            timeline=make_timeline(rows, axis, lag, audited.findings),
-            audit=audited,
-            lao=lao.summarize(lag, request),
-            availability=_rows(availability.run(spark, export, charted), request.limit),
-            churn=_rows(churn.run(spark, export, charted), request.limit),
-        )
+    with History(rows, export.manifest.end_offset).kept() as history:
+        audited = audit.judge(history, request)
+        # What the audit made of the log serves all others.
+        lives = Lives(history.brokers, history.partitions)
+        with ExitStack() as keep:
+            lag = lao.tables(rows, lives.brokers, stall_ms=request.stall_ms, keep=keep)
+            waited = lao.summarize(lag, request)
+            timeline = make_timeline(rows, lives, axis, lag, audited.findings)
+        with ExitStack() as keep:
+            served = availability.summarize(availability.tables(rows, lives, keep=keep), charted)
+        with ExitStack() as keep:
+            moved = churn.tables(rows, lives, partitions=request.partitions, keep=keep)
+            changed = churn.summarize(moved, export, charted)
+    result = ReportResult(
+        output=str(output),
+        header=header,
+        timeline=timeline,
+        audit=audited,
+        lao=waited,
+        availability=_rows(served, request.limit),
+        churn=_rows(changed, request.limit),
+    )
     page.write(page.render_page(result), output)
     return result
 

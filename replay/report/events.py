@@ -22,14 +22,14 @@ _FLAPS = 4
 """So many times out of the ISR, each within the gap of the last, are flapping."""
 
 
-def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame) -> DataFrame:
-    """All that nobody asked for."""
+def troubles(controllers: DataFrame, brokers: DataFrame, partitions: DataFrame, short: DataFrame) -> DataFrame:
+    """All that nobody asked for. ``short``: of :func:`short_isrs`."""
     kinds = [
         _failovers(controllers),
         _outages(brokers),
         _leaderless(partitions),
-        _short_isrs(partitions),
-        _flapping(partitions),
+        _at_once(short, "short", NOTICE, "ISR short of replicas: "),
+        _flapping(short),
     ]
     return reduce(DataFrame.unionByName, kinds)
 
@@ -110,20 +110,16 @@ def _leaderless(partitions: DataFrame) -> DataFrame:
     return _at_once(without, "leaderless", CRITICAL, "no leader for ")
 
 
-def _short(partitions: DataFrame) -> DataFrame:
+def short_isrs(partitions: DataFrame) -> DataFrame:
+    """From when to when a partition's ISR was smaller than its replicas: of :func:`replay.report.spells.spells`, with the column name."""
     short = sf.size("isr") < sf.size("replicas")
     return spells(_named(partitions), ["topic_id", "partition_id"], short, [sf.col("name")])
 
 
-def _short_isrs(partitions: DataFrame) -> DataFrame:
-    return _at_once(_short(partitions), "short", NOTICE, "ISR short of replicas: ")
-
-
-def _flapping(partitions: DataFrame) -> DataFrame:
+def _flapping(short: DataFrame) -> DataFrame:
     session = sf.session_window(sf.timestamp_millis("begins_ms"), _FLAP_GAP)
     often = (
-        _short(partitions)
-        .groupBy(session, "topic_id", "partition_id", "name")
+        short.groupBy(session, "topic_id", "partition_id", "name")
         .agg(
             sf.min("begins").alias("begins"),
             sf.min("begins_ms").alias("begins_ms"),

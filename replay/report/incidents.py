@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as sf
@@ -27,7 +28,7 @@ def find_incidents(troubles: DataFrame, on_purpose: DataFrame, axis: Axis) -> tu
     chosen.sort(key=lambda row: (row.begins_ms, row.begins))
     if not chosen:
         return [], 0
-    told = _told(troubles.unionByName(on_purpose), chosen)
+    told = _told((troubles, on_purpose), chosen)
     return [_incident(number, row, told) for number, row in enumerate(chosen, 1)], chosen[0].incidents
 
 
@@ -50,19 +51,23 @@ def _sessions(troubles: DataFrame, axis: Axis) -> DataFrame:
     )
 
 
-def _told(events: DataFrame, chosen: list[Row]) -> list[Row]:
+def _told(events: Iterable[DataFrame], chosen: list[Row]) -> list[Row]:
     """The gravest events of each chosen incident, and of those on purpose the last ones before it."""
-    spark = events.sparkSession
     bounds = [
         (number, row.begins_ms - BEFORE_MS, row.begins_ms - GAP_MS, row.last_begins_ms + GAP_MS)
         for number, row in enumerate(chosen, 1)
     ]
-    incidents = spark.createDataFrame(bounds, "number int, before_ms long, from_ms long, to_ms long")
     planned = sf.col("severity") == PLANNED
     since = sf.when(planned, sf.col("before_ms")).otherwise(sf.col("from_ms"))
-    # A few rows on the right side: each event is compared with each.
     within = (sf.col("begins_ms") >= since) & (sf.col("begins_ms") <= sf.col("to_ms"))
-    joined = events.join(sf.broadcast(incidents), within).withColumn("planned", planned)
+
+    def near(each: DataFrame) -> DataFrame:
+        incidents = each.sparkSession.createDataFrame(bounds, "number int, before_ms long, from_ms long, to_ms long")
+        # A few rows on the right side: each event is compared with each.
+        return each.join(sf.broadcast(incidents), within)
+
+    # Each by itself: Spark makes one union of a union in a union, and would not know again the one that is kept.
+    joined = reduce(DataFrame.unionByName, map(near, events)).withColumn("planned", planned)
     of_incident = Window.partitionBy("number", "planned")
     length = sf.coalesce("ends_ms", sf.lit(2**62)) - sf.col("begins_ms")
     recent = sf.when(planned, -sf.col("begins"))

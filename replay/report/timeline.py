@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from replay import timelines
 from replay.audit.finding import Finding
 from replay.jobs.lao import LaoTables
-from replay.report.events import changes_on_purpose, troubles
+from replay.lives import Lives
+from replay.report.events import changes_on_purpose, short_isrs, troubles
 from replay.report.incidents import find_incidents
 from replay.report.lags import hold_up_events, holding_spans, waits_by_step
 from replay.report.lanes import broker_lanes, controller_spans
@@ -18,14 +19,16 @@ from replay.report.offences import offence_events
 from replay.report.series import growth, impaired
 
 
-def make_timeline(records: DataFrame, axis: Axis, lag: LaoTables, offences: Iterable[Finding]) -> Timeline:
-    """The timeline of the records; ``lag`` and ``offences``: what the jobs lao and audit made of them."""
+def make_timeline(
+    records: DataFrame, lives: Lives, axis: Axis, lag: LaoTables, offences: Iterable[Finding]
+) -> Timeline:
+    """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs lao and audit made of them."""
+    brokers, partitions = lives
     controllers = timelines.controllers(records).cache()
-    brokers = timelines.brokers(records).cache()
-    partitions = timelines.partitions(records).cache()
+    short = short_isrs(partitions).cache()
     # What happened at one moment is one row: few, and asked for twice.
     happened = (
-        troubles(controllers, brokers, partitions)
+        troubles(controllers, brokers, partitions, short)
         .unionByName(hold_up_events(lag.hold_ups))
         .unionByName(offence_events(records.sparkSession, offences))
         .cache()
@@ -47,5 +50,5 @@ def make_timeline(records: DataFrame, axis: Axis, lag: LaoTables, offences: Iter
             incidents_total=incidents_total,
         )
     finally:
-        for frame in (controllers, brokers, partitions, happened):
+        for frame in (controllers, short, happened):
             frame.unpersist()

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
 
 from replay.request import JobRequest
 from replay.runner import compute
-from replay.session import build_session, expect_few
+from replay.session import build_session, expect_records
 
 Replay = Callable[..., Any]
 
@@ -29,7 +29,7 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         session = build_session("raftlog tests")
-    expect_few(session)
+    expect_records(session, 0)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()

@@ -220,9 +220,11 @@ def test_hours(told: Told) -> None:
 
 
 def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]) -> None:
-    later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=1)
+    later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert (later.hours, [up.broker_id for up in later.hold_ups]) == (told.result.hours[-1:], [1])
-    assert (later.samples, later.records, later.brokers_total, len(later.brokers)) == (1, 3, 3, 1)
+    assert (later.samples, later.records, later.brokers_total, len(later.brokers)) == (1, 3, 3, 2)
+    # Broker 2 was 9 s behind, but not since then.
+    assert [broker.max_lag_ms for broker in later.brokers] == [0, 0]
     lao.render(told.result, console(200))
     said = capsys.readouterr().out
     assert "7 s so far" in said

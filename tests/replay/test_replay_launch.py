@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import typer
 from log_history import LogHistory
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from raftlog.metadata.entities import format_hash
@@ -24,6 +27,7 @@ from replay.cli import register
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.launch import INTERRUPTED, command
 from replay.request import JOBS, JobRequest, format_time, parse_time_ms
+from replay.session import expect_records
 
 
 def fake_java(home: Path, script: str) -> Path:
@@ -288,3 +292,23 @@ def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.Monke
         runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
     assert caught.value.code == EXIT_FINDINGS
     assert [(request.job, request.export, request.limit) for request in seen] == [(job, "/data", 5)]
+
+
+def settings(records: int, *given: str) -> dict[str, str]:
+    """What is set for a history of so many records, if ``given`` came with --conf."""
+    found: dict[str, str] = {}
+    context = SimpleNamespace(getConf=lambda: SimpleNamespace(contains=given.__contains__))
+    session = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(set=found.__setitem__))
+    expect_records(cast("SparkSession", session), records)
+    return found
+
+
+def test_a_long_history_is_cut_into_more_pieces_and_a_short_one_is_not_compiled() -> None:
+    assert settings(50_000_000) == {"spark.sql.shuffle.partitions": "334"}
+    assert settings(1_000_000) == {"spark.sql.shuffle.partitions": "8"}
+    few = settings(200_000)
+    assert (few["spark.sql.shuffle.partitions"], few["spark.sql.codegen.wholeStage"]) == ("8", "false")
+    assert settings(50_000_000, "spark.sql.shuffle.partitions") == {}
+    assert settings(1, "spark.sql.codegen.wholeStage") == {
+        key: value for key, value in few.items() if key != "spark.sql.codegen.wholeStage"
+    }
