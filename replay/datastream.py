@@ -97,7 +97,8 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if (manifest.cluster_id, manifest.generation) != (start["cluster_id"], start["generation"]):
             raise ExportMismatchError(
                 f"{self.target} holds cluster {manifest.cluster_id} generation {manifest.generation}, and the stream has read "
-                f"cluster {start['cluster_id']} generation {start['generation']}: another log needs another checkpoint, and a watch another directory"
+                f"cluster {start['cluster_id']} generation {start['generation']}: another log needs another checkpoint, "
+                "and a watch another directory"
             )
         if not manifest.history_begin <= start["offset"] <= manifest.end_offset:
             raise ExportGapError(
