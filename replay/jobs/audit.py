@@ -46,6 +46,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
+    # A rule that is none is told before there is any work.
     choose(request.rules)
     require_whole_history(export)
     with History(records(spark, export), export.manifest.end_offset).kept() as history:
