@@ -3,7 +3,8 @@
 Run as ``python -m replay.java`` it prints the environment for spark-submit from this virtual environment, for a shell's ``eval``.
 
 The wheel's Java is cut down, and Spark's launcher asks every Java for a module that was left out (``jdk.incubator.vector``).
-So it goes in through a JAVA_HOME whose ``bin/java`` drops that one argument; Spark does not need the module.
+So it goes in through a JAVA_HOME whose ``bin/java`` drops that argument, and one for a package that newer Javas are without, of which
+they would warn in each job; Spark needs neither.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _PROBE_TIMEOUT_S = 30
 _SHIM = """\
 #!/bin/sh
-# Made by raftlog: a Java without the module jdk.incubator.vector, which Spark's launcher asks for.
+# Made by raftlog: Spark's launcher asks for a module that this Java is without, and for a package that it warns it has no more.
 count=$#
 while [ "$count" -gt 0 ]; do
     argument=$1
     shift
-    if [ "$argument" != --add-modules=jdk.incubator.vector ]; then
-        set -- "$@" "$argument"
-    fi
+    case $argument in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=*) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
     count=$((count - 1))
 done
 exec {java} "$@"

@@ -73,13 +73,22 @@ def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
     assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
 
 
-def test_the_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> None:
+def test_the_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
     wheel = tmp_path / "a wheel's home"
     fake_java(wheel, "printf '%s\\n' \"$@\"")
     home = java.make_shim(wheel, [tmp_path / "cache"])
-    given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "--add-modules=other", "$HOME"]
+    dropped = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
+    given = [
+        "-cp",
+        "a b:*",
+        *dropped,
+        "",
+        "--add-modules=other",
+        "--add-opens=java.base/java.lang=ALL-UNNAMED",
+        "$HOME",
+    ]
     done = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:-1] == ["-cp", "a b:*", "", "--add-modules=other", "$HOME"]
+    assert done.stdout.split("\n")[:-1] == [argument for argument in given if argument not in dropped]
 
 
 def test_the_shim_is_made_where_it_can_be(tmp_path: Path) -> None:
@@ -210,7 +219,7 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     bad = history.alter_isr("orders", 0, [1, 2], {2: 9})
     export(history, tmp_path / "export")
     done = run_cli(tmp_path, shimmed_java, "summary", str(tmp_path / "export"), "--json")
-    assert done.returncode == EXIT_FINDINGS, done.stderr
+    assert (done.returncode, done.stderr) == (EXIT_FINDINGS, "")
     found = json.loads(done.stdout)
     assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
     assert found["point"]["records"] == history.end_offset
