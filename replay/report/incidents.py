@@ -54,15 +54,20 @@ def _sessions(troubles: DataFrame, axis: Axis) -> DataFrame:
 def _told(events: Iterable[DataFrame], chosen: list[Row]) -> list[Row]:
     """The gravest events of each chosen incident, and of those on purpose the last ones before it."""
     bounds = [
-        (number, row.begins_ms - BEFORE_MS, row.begins_ms - GAP_MS, row.last_begins_ms + GAP_MS)
+        (number, row.begins_ms - BEFORE_MS, row.begins_ms, row.begins_ms - GAP_MS, row.last_begins_ms + GAP_MS)
         for number, row in enumerate(chosen, 1)
     ]
     planned = sf.col("severity") == PLANNED
-    since = sf.when(planned, sf.col("before_ms")).otherwise(sf.col("from_ms"))
-    within = (sf.col("begins_ms") >= since) & (sf.col("begins_ms") <= sf.col("to_ms"))
+    # What was changed when it had begun is no reason for it, and may be much.
+    since, until = (
+        sf.when(planned, sf.col(a)).otherwise(sf.col(b)) for a, b in (("before_ms", "from_ms"), ("at_ms", "to_ms"))
+    )
+    within = (sf.col("begins_ms") >= since) & (sf.col("begins_ms") <= until)
 
     def near(each: DataFrame) -> DataFrame:
-        incidents = each.sparkSession.createDataFrame(bounds, "number int, before_ms long, from_ms long, to_ms long")
+        incidents = each.sparkSession.createDataFrame(
+            bounds, "number int, before_ms long, at_ms long, from_ms long, to_ms long"
+        )
         # A few rows on the right side: each event is compared with each.
         return each.join(sf.broadcast(incidents), within)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import Replay
 from incident_history import BEGIN_MS, BROKERS, two_hours
+from pyspark.sql import SparkSession
 
 from raftlog.segments.export import export
-from replay.report.model import CRITICAL, MAX_BUCKETS, WARNING, Event, ReportResult
+from replay.report.incidents import find_incidents
+from replay.report.model import CRITICAL, MAX_BUCKETS, PLANNED, WARNING, Axis, Event, ReportResult
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,16 @@ def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) 
         "topic orders: retention.ms = 7200000, by User:bob",
     ]
     assert report.timeline.incidents[0].before == []
+
+
+def test_what_was_changed_while_it_lasted_was_not_changed_before(spark: SparkSession) -> None:
+    columns = "kind string, severity int, begins_ms long, ends_ms long, begins long, count long, text string"
+    begins_ms, ten_minutes_ms = 1_000_000, 600_000
+    fenced = spark.createDataFrame([("fenced", WARNING, begins_ms, begins_ms + 30_000, 10, 1, "")], columns)
+    changes = [begins_ms - ten_minutes_ms - 1, begins_ms - ten_minutes_ms, begins_ms, begins_ms + 1]
+    rows = [("config", PLANNED, at_ms, at_ms, offset, 1, "") for offset, at_ms in enumerate(changes)]
+    (incident,), _ = find_incidents(fenced, spark.createDataFrame(rows, columns), Axis(0, 2_000_000, 5_000))
+    assert [event.begins_ms for event in incident.before] == [begins_ms - ten_minutes_ms, begins_ms]
 
 
 def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
