@@ -23,8 +23,8 @@ class Trend(NamedTuple):
     per_day: float
 
     def after(self, days: float) -> int:
-        """The value so many days after the last point, never below 0."""
-        return max(0, round(self.now + self.per_day * days))
+        """The value so many days after the last point. A falling line is not drawn on: what shrinks for a while does not vanish."""
+        return round(self.now + max(0.0, self.per_day) * days)
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:

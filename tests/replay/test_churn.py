@@ -80,7 +80,7 @@ def test_a_line_through_points() -> None:
     assert (line.now, round(line.per_day, 6), line.after(7)) == (30.0, 10.0, 100)
     down = trend([(0, 10.0), (day, 5.0)])
     assert down is not None
-    assert down.after(30) == 0
+    assert down.after(30) == 5
     assert trend([(0, 1.0)]) is None
 
 
