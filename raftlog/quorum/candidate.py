@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.campaign import Campaign
+from raftlog.quorum.node_state import NEVER
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
@@ -18,8 +19,8 @@ class Candidate(Campaign):
     name = "candidate"
     pre_vote = False
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, silent_id: int) -> None:
+        super().__init__(node, silent_id)
         self._vote_durable = False
 
     @override
@@ -41,6 +42,15 @@ class Candidate(Campaign):
         # the majority must not depend on that.
         if self._vote_durable:
             self.node.become_leader(tuple(sorted(self.granted)))
+
+    @override
+    def lost(self) -> None:
+        # Another has the votes, or nobody has: a leader would have said so within the time that the slowest answer took.
+        # A rival that goes first gets two round trips more.
+        trips = 3 if self.node.claims.yields_until() >= self.node.now else 1
+        self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
+        if self.retry_at < NEVER:
+            self.timer = max(self.timer, self.retry_at)
 
     @override
     def on_tick(self) -> None:

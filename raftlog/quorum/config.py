@@ -18,9 +18,9 @@ class QuorumConfig:
     ``bootstrap_servers`` (host:port) are where to look besides; who they are is not known. As peers their ids are -2, -3, ...
     in this order (``bootstrap_peers``).
 
-    The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms): it serves
+    The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms + election_jitter_max_ms); it serves
     cold starts and failed elections. A follower that hears nothing from its leader for fetch_timeout_ms starts a pre-vote;
-    the spread keeps two followers from doing so in the same instant. A leader that a majority has not fetched from for
+    half the jitter on top keeps two followers from doing so in the same instant. A leader that a majority has not fetched from for
     1.5 x fetch_timeout_ms resigns (check-quorum), so that a leader cut off stops claiming success.
     """
 

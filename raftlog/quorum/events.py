@@ -362,8 +362,21 @@ class RoundConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A message claims what this node does not believe, see ``admission``: count it, and say so at a bounded rate.
+
+    ``message`` is its type. ``contradiction``: no node that keeps the rules sends it.
+    """
+
+    message: str
+    field: str
+    reason: str
+    contradiction: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal:
-    """A rule of Raft is broken (a truncation below the high watermark, two leaders in one epoch): stop the process."""
+    """This node contradicts itself, or its shell does: stop the process. No message causes it."""
 
     reason: str
 
@@ -390,5 +403,6 @@ Effect = (
     | LostLeadership
     | RoundStarted
     | RoundConfirmed
+    | Refused
     | Fatal
 )

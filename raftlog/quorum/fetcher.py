@@ -6,9 +6,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from raftlog.errors import ErrorCode
+from raftlog.quorum.admission import MAX_OFFSET, Refusal
 from raftlog.quorum.events import Append, Flush, LogSpan, SendFetch, SendFetchSnapshot, Truncate
 from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.snapshot_fetcher import SnapshotFetcher
+from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -145,6 +147,17 @@ class Fetcher:
             return Verdict.NOT_LEADER
         if response.leader_epoch != self._epoch or response.leader_id != self.peer_id:
             return Verdict.REFUSED
+        if self.node.leader_id != self.peer_id:
+            return Verdict.REFUSED
+        verdict = self._use(response, span)
+        if verdict is Verdict.ACCEPTED:
+            self.node.leader_confirmed = True
+        elif response.error_code == ErrorCode.INVALID_REQUEST:
+            # The leader may have named a round that it does not know itself. An echo too low promises too little, never too much.
+            self._round = 0
+        return verdict
+
+    def _use(self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None) -> Verdict:
         if isinstance(response, pb.FetchSnapshotResponse):
             return self._take_part(response)
         if response.error_code or self._snapshot is not None:
@@ -168,6 +181,11 @@ class Fetcher:
         if span is not None:
             if not log.accepts(span, self._epoch):
                 return False
+            for entry in span.voters:
+                flaw = VoterSet.flaw(entry.voters)
+                if flaw:
+                    self._refuse("records", f"the VotersRecord at {entry.offset} makes no sense: {flaw}")
+                    return False
             log.append(span)
             node.out.append(Append(span))
             node.out.append(Flush())
@@ -181,7 +199,10 @@ class Fetcher:
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
         """The leader's log begins too late for this one. False for a snapshot that would take back what is committed here."""
         node = self.node
-        if snapshot_id.end_offset <= max(0, node.high_watermark) or not 0 < snapshot_id.epoch <= self._epoch:
+        if (
+            not max(0, node.high_watermark) < snapshot_id.end_offset <= MAX_OFFSET
+            or not 0 < snapshot_id.epoch <= self._epoch
+        ):
             return False
         # The log stays as it is until the snapshot is durable. It may be another history, longer than the snapshot; but what of
         # it is committed, and counted on here, this node cannot tell.
@@ -207,19 +228,25 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
-        """Drop what the leader does not have. False if that would drop nothing: no leader asks for it."""
+        """Drop what the leader does not have. False if that would drop nothing, or what is committed: no leader asks for it."""
         node, log = self.node, self.node.log
         target = log.truncation_point(epoch, end_offset)
         if target is None:
             return False
         if target < node.high_watermark:
-            node.fail(
+            self._refuse(
+                "diverging_epoch",
                 f"the leader {self.peer_id} of epoch {self._epoch} asks to truncate to {target}, "
-                f"below the high watermark {node.high_watermark}: committed records are lost"
+                f"below the high watermark {node.high_watermark}: it lacks committed records",
             )
-            return True
+            return False
         self._truncate_to(target)
         return True
+
+    def _refuse(self, field: str, reason: str) -> None:
+        """Do not follow this far: the leader says what no leader says."""
+        refusal = Refusal(ErrorCode.INVALID_REQUEST, field, reason, contradiction=True)
+        self.node.refuse(pb.FetchResponse.__name__, refusal)
 
     def _truncate_to(self, end_offset: int) -> None:
         node = self.node

@@ -22,11 +22,12 @@ class Follower(Role):
 
     name = "follower"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, doubts: bool = False) -> None:
         super().__init__(node)
+        self._doubts = doubts
         self._leader_id = node.leader_id
         self._fetcher = Fetcher(node, node.leader_id)
-        self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s()
+        self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s() / 2
         self._fetch_deadline = node.now + self._fetch_timeout_s
         self._hears_leader = False
 
@@ -78,12 +79,12 @@ class Follower(Role):
         response = event.response
         if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
             return
-        if not self.node.heed(response):
+        if not self.node.heed(response, event.peer_id):
             return
         verdict = self._fetcher.take(response, event.span)
         if verdict is Verdict.ACCEPTED:
             if not self._hears_leader:
-                self._hears_leader = True
+                self._hears_leader, self._doubts = True, False
                 self.node.wished_at = None
             if self.node.hurry:
                 # It answers, so it is back, whatever its control link says.
@@ -116,6 +117,11 @@ class Follower(Role):
     def on_peer_lost(self, peer_id: int) -> None:
         if peer_id == self._leader_id:
             self.node.begin_hurry(peer_id)
+            self.node.become_prospective()
+
+    @override
+    def on_doubter(self, peer_id: int) -> None:
+        if self._doubts:
             self.node.become_prospective()
 
     @override

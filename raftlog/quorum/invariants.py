@@ -21,6 +21,7 @@ class Invariants:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._vote = node.vote
+        self._leader_confirmed = node.leader_confirmed
         self._high_watermark = node.high_watermark
 
     def check(self) -> None:
@@ -29,7 +30,7 @@ class Invariants:
         self._check_vote()
         self._check_role()
         self._check_voters()
-        self._vote = self._node.vote
+        self._vote, self._leader_confirmed = self._node.vote, self._node.leader_confirmed
         self._high_watermark = self._node.high_watermark
 
     def _check_log(self) -> None:
@@ -52,7 +53,12 @@ class Invariants:
         _require(new.epoch >= old.epoch, "the epoch never goes down")
         if new.epoch == old.epoch:
             _require(old.voted_id in (-1, new.voted_id), "a vote is never changed or forgotten within its epoch")
-            _require(old.leader_id in (-1, new.leader_id), "one leader in an epoch")
+            held = not self._leader_confirmed or old.leader_id in (-1, new.leader_id)
+            _require(held, "one leader in an epoch, once it has answered")
+            me = self._node.config.node_id
+            _require(
+                me not in (old.leader_id, new.leader_id) or old.leader_id in (-1, new.leader_id), "who led knows it"
+            )
 
     def _check_role(self) -> None:
         node, role = self._node, self._node.role

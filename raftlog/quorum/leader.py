@@ -142,7 +142,7 @@ class Leader(Role):
             event.response, pb.BeginQuorumEpochResponse
         ):
             del self._awaited[event.peer_id]
-            self.node.heed(event.response)
+            self.node.heed(event.response, event.peer_id)
 
     @override
     def on_request_failed(self, peer_id: int, correlation_id: int) -> None:

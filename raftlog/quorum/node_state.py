@@ -6,7 +6,8 @@ import math
 import random
 from dataclasses import replace
 
-from raftlog.errors import ConfigError
+from raftlog.quorum.admission import EpochAllowance, Refusal
+from raftlog.quorum.claims import Claims
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.events import (
     Effect,
@@ -17,6 +18,7 @@ from raftlog.quorum.events import (
     LoadSnapshot,
     PeersChanged,
     PersistVote,
+    Refused,
     Reply,
     ReplyFetch,
     ReplySnapshot,
@@ -66,15 +68,18 @@ class NodeState:
         """As last reported durable."""
         self.leader_id = -1
         """The leader of this epoch as far as known. ``vote.leader_id`` is who ever led it, itself included."""
+        self.leader_confirmed = False
+        """The leader of this epoch has answered a Fetch as such, or is this node: no other is believed to lead it."""
+        self.allowance = EpochAllowance(now)
+        """What unproven claims may still raise the epoch by."""
         self.high_watermark = -1
-        self.low_on_space = False
+        self.low_on_space = self.truncation_unflushed = False
         self.disk_hangs = False
         """It led, and its disk made no progress; until a flush is done it does not campaign."""
         self.wished_at: float | None = None
         """Since when it would campaign, but leaves it to others, which have more space; None: it does not."""
         self.installing: SnapshotId | None = None
         """All of it was handed to the shell, which is about to replace the log by it: until then nothing is fetched, nor led."""
-        self.truncation_unflushed = False
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.hurry = False
@@ -83,9 +88,8 @@ class NodeState:
         """The peer whose return ends the hurry; -1 if none does."""
         self.now = now
         self.out: list[Effect] = []
-        self.halted = False
+        self.halted = self._leader_unsaved = False
         self._rng = rng
-        self._leader_unsaved = False
         self._announced = (-1, -1)
         self._correlation_id = 0
         self._leader_endpoint = ""
@@ -110,6 +114,9 @@ class NodeState:
     def set_vote(self, vote: VoteState) -> None:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
         self._drop_superseded_vote()
+        if vote.epoch > self.vote.epoch:
+            self.leader_confirmed = False
+            self.claims.clear()
         self.vote = vote
         self._leader_unsaved = False
         self.out.append(PersistVote(vote))
@@ -129,8 +136,12 @@ class NodeState:
         Saved at the end of the step, behind its sends: no promise rests on it. A restarted node that voted for itself
         keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes alone.
         """
+        if leader_id != self.leader_id:
+            # Who asked did so before this one was elected.
+            self.claims.clear()
         self.leader_id, self._leader_endpoint = leader_id, endpoint
         if leader_id != self.vote.leader_id:
+            self.leader_confirmed = leader_id == self.config.node_id
             self.vote = replace(self.vote, leader_id=leader_id)
             self._leader_unsaved = True
 
@@ -157,11 +168,7 @@ class NodeState:
     def append_voters(self, entries: tuple[VotersAt, ...]) -> None:
         """VotersRecords were appended: the last one is in force from now on (KIP-853)."""
         for entry in entries:
-            try:
-                self.history.append(entry)
-            except ConfigError as error:
-                self.fail(f"the VotersRecord at {entry.offset} makes no sense: {error}")
-                return
+            self.history.append(entry)
         self._adopt_voters()
 
     def truncate_voters(self, end_offset: int) -> None:
@@ -193,6 +200,7 @@ class NodeState:
             self.endpoint = self.voters.endpoint_of(config.node_id)
         elif was_voter and not self.endpoint:
             self.endpoint = history.before.endpoint_of(config.node_id)
+        self.claims = Claims(config.fetch_timeout_ms / 2000)
         self.role_stale = True
         self.out.append(VotersChanged(history.offset, self.voters.all))
         self.announce_peers()
@@ -221,6 +229,15 @@ class NodeState:
     def dials(self, node_id: int) -> bool:
         """Whether the shell was told to keep links to this node."""
         return self._dialed is not None and node_id in self._dialed
+
+    def is_proven(self, peer_id: int) -> bool:
+        """Whether an answer of this peer comes from where the voter set in force, or the configuration, has it."""
+        dialed = self._dialed.get(peer_id) if self._dialed is not None else None
+        if dialed is None:
+            return False
+        if peer_id in self.voters:
+            return dialed.endpoint == self.voters.endpoint_of(peer_id)
+        return dialed in self.config.bootstrap_peers
 
     @property
     def leader_endpoint(self) -> str:
@@ -253,8 +270,12 @@ class NodeState:
                 # Removed, and now for certain.
                 self.takes_part, self.role_stale = False, True
 
+    def refuse(self, message: str, refusal: Refusal) -> None:
+        """A message of this type is not believed: tell the shell."""
+        self.out.append(Refused(message, refusal.field, refusal.reason, refusal.contradiction))
+
     def fail(self, reason: str) -> None:
-        """A rule of Raft is broken: nothing more leaves this node."""
+        """This node or its shell contradicts itself: nothing more leaves this node. Never because of what a message says."""
         self.halted = True
         self.out.append(Fatal(reason))
 

@@ -83,7 +83,7 @@ class Observer(Role):
         response = event.response
         if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(response, FETCHED):
             return
-        if not self.node.heed(response):
+        if not self.node.heed(response, event.peer_id):
             return
         verdict = self._fetcher.take(response, event.span)
         if verdict is Verdict.ACCEPTED:

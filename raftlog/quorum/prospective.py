@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.campaign import Campaign
-from raftlog.quorum.node_state import MIN_BACKOFF_S
+from raftlog.quorum.node_state import MIN_BACKOFF_S, NEVER
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
+
+SPREAD = 1.5
+"""Of the election jitter: within this all that lose their leader together have said so, however far they are."""
 
 
 class Prospective(Campaign):
@@ -20,18 +23,46 @@ class Prospective(Campaign):
     pre_vote = True
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self._yield_until = node.now
+        super().__init__(node, node.leader_id)
+        self._go_at = NEVER
+        self._outranks_until = node.now + node.config.election_timeout_ms / 1000
 
     @override
     def enter(self) -> None:
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self.ask_all()
-        if self.node.is_voter:
-            self.granted.add(self.node.config.node_id)
+        if not (self.has_majority() and self.node.now >= self._may_go_at()):
+            self.ask_all()
+        # Else enough said so before this node asked.
         self.count()
+
+    @override
+    def supporters(self) -> set[int]:
+        node = self.node
+        return self.granted | node.claims.doubters(node.now) | ({node.config.node_id} if node.is_voter else set())
+
+    @override
+    def on_granted(self, peer_id: int) -> None:
+        self.node.claims.note_doubter(peer_id, self.node.now)
+
+    @override
+    def on_doubter(self, peer_id: int) -> None:
+        self.ask_again(peer_id)
+        self.count()
+
+    @override
+    def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
+        # Of two that ask each other one must go, or they split the vote: the one with the longer log, the lower id. It counts the
+        # other's question as a yes. Not for ever: it may be cut off from a third that the other reaches.
+        node = self.node
+        return (
+            node.is_voter
+            and node.installing is None
+            and node.now < self._outranks_until
+            and (last_epoch, end_offset) == (node.log.last_epoch, node.log.end)
+            and node.config.node_id < candidate_id
+        )
 
     @override
     def grants_vote(self) -> bool:
@@ -42,47 +73,65 @@ class Prospective(Campaign):
         self.node.become_unattached(self.epoch)
 
     @override
-    def on_pre_vote_granted(self, candidate_id: int, last_epoch: int, end_offset: int) -> None:
-        # Two followers that lose their leader in the same instant would both win the pre-vote and then split the vote.
-        # So the one with the weaker claim lets the other go first for a moment.
-        log, me = self.node.log, self.node.config.node_id
-        if (last_epoch, end_offset, me) > (log.last_epoch, log.end, candidate_id):
-            self._yield_until = self.node.now + self.node.backoff_s()
-
-    @override
     def won(self) -> None:
-        if self.node.now >= self._yield_until:
+        self._go_at = self._may_go_at()
+        if self.node.now >= self._go_at:
             self._go()
         else:
-            self.retry_at = self._yield_until
+            # The round lasts until then.
+            self.timer, self.retry_at = max(self.timer, self._go_at), NEVER
+
+    def _may_go_at(self) -> float:
+        """Of those that lose their leader in the same instant all would win the pre-vote, and then split the vote.
+
+        So one yields to those that go before it. With more than three voters some of these may not have been heard yet: then answers
+        count at once, what was said before not.
+        """
+        node = self.node
+        heard = self.supporters() | self.against() | node.claims.rivals(node.now)
+        if node.hurry or len(self.granted) + node.is_voter >= node.voters.majority or heard.issuperset(node.peers):
+            wait_until = node.now
+        else:
+            wait_until = self.asked_at + SPREAD * node.config.election_jitter_max_ms / 1000
+        # Not for ever: one that goes before this node may be cut off from a third that this one reaches, or be a stranger's invention.
+        return min(max(node.claims.yields_until(), wait_until), self._outranks_until)
 
     def _go(self) -> None:
         if self.node.installing is None:
             self.node.become_candidate()
         else:
             # Whoever leads must have its log in its hands.
-            self.timer = self.retry_at = self.node.now + MIN_BACKOFF_S
+            self.timer = self._go_at = self.node.now + MIN_BACKOFF_S
 
     @override
     def lost(self) -> None:
-        super().lost()
-        if not self.node.hurry:
+        if self.node.hurry:
+            self.retry_soon(self.node.backoff_s())
+        else:
             self._fall_back()
 
     def _fall_back(self) -> None:
         node = self.node
         if node.leader_id != -1:
-            node.become_follower(node.leader_id, node.epoch)
+            node.become_follower(node.leader_id, node.epoch, doubts=True)
         else:
             node.become_unattached(node.epoch)
 
     @override
+    def deadline(self) -> float:
+        return min(super().deadline(), self._go_at)
+
+    @override
     def on_tick(self) -> None:
         node = self.node
-        if node.now < self.deadline():
+        if node.now >= self._go_at:
+            self._go_at = NEVER
+            if self.has_majority():
+                self.won()
+        elif node.now < self.deadline():
             return
-        if len(self.granted) >= node.voters.majority:
-            self._go()
+        elif self.has_majority():
+            self.won()
         elif node.hurry:
             self._begin_round()
         else:

@@ -1,10 +1,22 @@
-"""What peers ask: checks in Kafka's order, then the answer. Nothing here raises, whatever a request says."""
+"""What peers ask: checks in Kafka's order, then the answer. Nothing here raises, whatever a request says.
+
+A request is a claim by anybody who reaches the port, see ``admission``: one that is refused changes nothing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from raftlog.errors import ErrorCode
+from raftlog.quorum.admission import (
+    MAX_EPOCH,
+    MAX_OFFSET,
+    MAX_PREFERRED_CANDIDATES,
+    Refusal,
+    epoch_refusal,
+    is_directory_id,
+    is_endpoint,
+)
 from raftlog.quorum.events import Reply, ReplySnapshot
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -35,12 +47,14 @@ def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
         error = ErrorCode.INCONSISTENT_CLUSTER_ID
     elif (
         request.replica_id < 0
-        or request.fetch_offset < 0
-        or not 0 <= request.last_fetched_epoch <= epoch
+        or not 0 <= request.fetch_offset <= MAX_OFFSET
+        or not 0 <= request.last_fetched_epoch <= epoch <= MAX_EPOCH
         or request.high_watermark < -1
         or request.max_wait_ms < 0
         or request.max_bytes <= 0
         or request.round < 0
+        or request.max_metadata_version < 0
+        or not is_directory_id(request.replica_directory_id)
         or (request.replica_id == node.config.node_id and request.replica_directory_id == node.config.directory_id)
     ):
         error = ErrorCode.INVALID_REQUEST
@@ -77,9 +91,11 @@ def _fetch_snapshot_error(node: Node, request: pb.FetchSnapshotRequest) -> Error
     epoch, snapshot_id = request.current_leader_epoch, request.snapshot_id
     if request.cluster_id != node.config.cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if epoch < -1 or request.max_bytes <= 0:
+    if not -1 <= epoch <= MAX_EPOCH or request.max_bytes <= 0:
         return ErrorCode.INVALID_REQUEST
     if epoch != -1:
+        if request.replica_id < 0 or not is_directory_id(request.replica_directory_id):
+            return ErrorCode.INVALID_REQUEST
         if epoch < node.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if epoch > node.epoch:
@@ -94,41 +110,109 @@ def _fetch_snapshot_error(node: Node, request: pb.FetchSnapshotRequest) -> Error
 
 def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
     """Vote and pre-vote (KIP-595, KIP-996)."""
-    error, granted = _vote(node, request)
-    foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
+    refusal = _vote_refusal(node, request)
+    if refusal is None and request.replica_epoch > node.epoch:
+        refusal = node.admit(request.replica_epoch, "replica_epoch", proven=False)
+        if refusal is None:
+            node.become_unattached(request.replica_epoch)
+    granted = refusal is None and _grants(node, request)
+    foreign = _note(node, request, refusal)
     response = pb.VoteResponse(
-        error_code=error,
+        error_code=refusal.code if refusal else ErrorCode.NONE,
         leader_id=-1 if foreign else node.leader_id,
         leader_epoch=0 if foreign else node.epoch,
         vote_granted=granted,
         voter_id=node.config.node_id,
         pre_vote=request.pre_vote,
         leader_endpoint="" if foreign else node.leader_endpoint,
+        error_message=str(refusal) if refusal else "",
     )
     node.out.append(Reply(reply_to, response))
-    if granted and request.pre_vote:
-        node.role.on_pre_vote_granted(request.replica_id, request.last_offset_epoch, request.last_offset)
+    if refusal is None:
+        _note_asker(node, request, granted=granted)
 
 
-def _vote(node: Node, request: pb.VoteRequest) -> tuple[ErrorCode, bool]:
+def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
+    """Who asks hears no leader: it would support this node, or is to go before it."""
+    log, peer_id = node.log, request.replica_id
+    if not node.voters.includes(peer_id, request.replica_directory_id):
+        return
+    theirs = (request.last_offset_epoch, request.last_offset, -peer_id)
+    if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
+        # With proof that the leader is gone nobody waits for longer than the others are far.
+        node.claims.note_rival(peer_id, node.now, node.backoff_s() if node.hurry else node.claims.remembered_s)
+    elif request.pre_vote:
+        node.claims.note_doubter(peer_id, node.now)
+        node.role.on_doubter(peer_id)
+
+
+def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
+    """Why a request for a vote is not looked at, in Kafka's order; None if it is. Changes nothing."""
+    epoch, candidate = request.replica_epoch, request.replica_id
     if request.cluster_id != node.config.cluster_id:
-        return ErrorCode.INCONSISTENT_CLUSTER_ID, False
+        return _foreign(node)
     # A candidate has left the epoch of its log; who only asks may still be in it.
-    highest_log_epoch = request.replica_epoch if request.pre_vote else request.replica_epoch - 1
-    if (
-        request.last_offset < 0
-        or not 0 <= request.last_offset_epoch <= highest_log_epoch
-        or request.replica_id < 0
-        or request.replica_id == node.config.node_id
-    ):
-        return ErrorCode.INVALID_REQUEST, False
-    if request.replica_epoch < node.epoch:
-        return ErrorCode.FENCED_LEADER_EPOCH, False
-    if request.replica_epoch > node.epoch:
-        node.become_unattached(request.replica_epoch)
+    if not 0 <= request.last_offset_epoch <= (epoch if request.pre_vote else epoch - 1):
+        return _invalid("last_offset_epoch", f"{request.last_offset_epoch} in epoch {epoch}")
+    if not 0 <= request.last_offset <= MAX_OFFSET:
+        return _invalid("last_offset", f"{request.last_offset} is no offset")
+    if candidate < 0 or candidate == node.config.node_id:
+        return _invalid("replica_id", f"node {candidate} asks for no vote here")
+    if not is_directory_id(request.replica_directory_id):
+        return _invalid("replica_directory_id", "too long, or not printable")
+    if epoch < node.epoch:
+        return _over("replica_epoch", epoch, node)
+    refusal = epoch_refusal(epoch, "replica_epoch")
+    if refusal is not None:
+        return refusal
     if not _is_me(node, request.voter_id, request.voter_directory_id):
-        return ErrorCode.INVALID_VOTER_KEY, False
-    return ErrorCode.NONE, _grants(node, request)
+        return _not_me(node)
+    newer = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
+    if not _may_lead(node, candidate, request.voter_directory_id, newer=newer):
+        return _stranger("replica_id", candidate)
+    return None
+
+
+def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
+    """Whether this node may be one that opens epochs: a voter of a set that is known here, or of one that may be newer.
+
+    KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is as complete as this one, its set
+    names this replica by id and directory, and nobody leads here that this node hears. If it hears a leader it asks that one, and
+    a higher epoch reaches it by an answer, which is proven.
+    """
+    if node_id in node.voters or node.history.names(node_id):
+        return True
+    return newer and my_directory_id == node.config.directory_id and node.role.grants_pre_vote()
+
+
+def _foreign(node: Node) -> Refusal:
+    return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id", f"this is cluster {node.config.cluster_id}")
+
+
+def _invalid(field: str, reason: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, field, reason)
+
+
+def _over(field: str, epoch: int, node: Node) -> Refusal:
+    return Refusal(ErrorCode.FENCED_LEADER_EPOCH, field, f"epoch {epoch} is over, this is {node.epoch}")
+
+
+def _not_me(node: Node) -> Refusal:
+    me = f"this is node {node.config.node_id}, directory {node.config.directory_id}"
+    return Refusal(ErrorCode.INVALID_VOTER_KEY, "voter_id", me)
+
+
+def _stranger(field: str, node_id: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_REQUEST, field, f"node {node_id} is no voter that is known here, nor provably a newer one"
+    )
+
+
+def _note(node: Node, request: Any, refusal: Refusal | None) -> bool:
+    """Tell the shell of what is not believed. Whether the request is from another cluster, which is told nothing."""
+    if refusal is not None and (refusal.contradiction or refusal.code is ErrorCode.UNKNOWN_LEADER_EPOCH):
+        node.refuse(type(request).__name__, refusal)
+    return refusal is not None and refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 def _grants(node: Node, request: pb.VoteRequest) -> bool:
@@ -145,7 +229,8 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
         return False
     complete = node.log.is_covered_by(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
-        return complete and node.role.grants_pre_vote()
+        claim = candidate, request.last_offset_epoch, request.last_offset
+        return complete and node.role.grants_pre_vote() and not node.role.outranks(*claim)
     if not node.role.grants_vote():
         return False
     if node.vote.voted_id != -1:
@@ -160,54 +245,75 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
 
 
 def handle_begin_quorum_epoch(node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any) -> None:
-    """Somebody was elected. Followed first, the voter key is checked after."""
-    endpoint = request.leader_endpoint
-    error = _leader_request_error(node, request.cluster_id, request.leader_id, request.leader_epoch, endpoint)
-    if not error:
-        node.learn(request.leader_epoch, request.leader_id, endpoint)
-        if not _is_me(node, request.voter_id, request.voter_directory_id):
-            error = ErrorCode.INVALID_VOTER_KEY
-    foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
+    """Somebody was elected."""
+    refusal = _begin_refusal(node, request) or node.learn(
+        request.leader_epoch, request.leader_id, request.leader_endpoint
+    )
+    foreign = _note(node, request, refusal)
     response = pb.BeginQuorumEpochResponse(
-        error_code=error,
+        error_code=refusal.code if refusal else ErrorCode.NONE,
         leader_id=-1 if foreign else node.leader_id,
         leader_epoch=0 if foreign else node.epoch,
         voter_id=node.config.node_id,
+        error_message=str(refusal) if refusal else "",
     )
     node.out.append(Reply(reply_to, response))
+
+
+def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal | None:
+    leader_id, endpoint = request.leader_id, request.leader_endpoint
+    refusal = _leader_refusal(node, request)
+    if refusal is not None:
+        return refusal
+    # A leader outside this node's voter set can be followed if it says where it listens.
+    newer = endpoint != ""
+    if leader_id != node.leader_id and not _may_lead(node, leader_id, request.voter_directory_id, newer=newer):
+        return _stranger("leader_id", leader_id)
+    if endpoint and not is_endpoint(endpoint):
+        return _invalid("leader_endpoint", "host:port is wanted")
+    return None if _is_me(node, request.voter_id, request.voter_directory_id) else _not_me(node)
 
 
 def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply_to: Any) -> None:
     """A leader resigned; its preferred candidates go first."""
-    error = _leader_request_error(node, request.cluster_id, request.leader_id, request.leader_epoch)
-    foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
-    if not error:
-        node.learn(request.leader_epoch, request.leader_id)
+    refusal = _end_refusal(node, request) or node.learn(request.leader_epoch, request.leader_id)
+    foreign = _note(node, request, refusal)
     response = pb.EndQuorumEpochResponse(
-        error_code=error,
+        error_code=refusal.code if refusal else ErrorCode.NONE,
         leader_id=-1 if foreign else node.leader_id,
         leader_epoch=0 if foreign else node.epoch,
         voter_id=node.config.node_id,
+        error_message=str(refusal) if refusal else "",
     )
     node.out.append(Reply(reply_to, response))
-    if not error and node.leader_id == request.leader_id:
+    if refusal is None and node.leader_id == request.leader_id:
         candidates = [candidate.candidate_id for candidate in request.preferred_candidates]
         me = node.config.node_id
         node.role.on_end_quorum_epoch(candidates.index(me) if me in candidates else None, len(candidates))
 
 
-def _leader_request_error(
-    node: Node, cluster_id: str, leader_id: int, leader_epoch: int, endpoint: str = ""
-) -> ErrorCode:
-    # A leader outside this node's voter set can be followed if it says where it listens.
-    known = leader_id >= 0 and (leader_id in node.voters or leader_id == node.leader_id or endpoint != "")
-    if cluster_id != node.config.cluster_id:
-        return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if leader_epoch < 1 or leader_id == node.config.node_id or not known:
-        return ErrorCode.INVALID_REQUEST
-    if leader_epoch < node.epoch:
-        return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.NONE
+def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | None:
+    refusal = _leader_refusal(node, request)
+    if refusal is None and len(request.preferred_candidates) > MAX_PREFERRED_CANDIDATES:
+        refusal = _invalid("preferred_candidates", f"more than {MAX_PREFERRED_CANDIDATES}")
+    known = request.leader_id == node.leader_id or request.leader_id in node.voters
+    if refusal is None and not known and not node.history.names(request.leader_id):
+        refusal = _stranger("leader_id", request.leader_id)
+    return refusal
+
+
+def _leader_refusal(node: Node, request: pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest) -> Refusal | None:
+    """What a leader's requests have in common."""
+    leader_id, epoch = request.leader_id, request.leader_epoch
+    if request.cluster_id != node.config.cluster_id:
+        return _foreign(node)
+    if leader_id < 0 or leader_id == node.config.node_id:
+        return _invalid("leader_id", f"node {leader_id} leads nobody here")
+    if epoch < 1:
+        return _invalid("leader_epoch", f"nobody leads epoch {epoch}")
+    if epoch < node.epoch:
+        return _over("leader_epoch", epoch, node)
+    return epoch_refusal(epoch, "leader_epoch")
 
 
 def _is_me(node: Node, voter_id: int, voter_directory_id: str) -> bool:

@@ -76,5 +76,5 @@ class Resigned(Role):
             event.response, pb.EndQuorumEpochResponse
         ):
             del self._awaited[event.peer_id]
-            if self.node.heed(event.response):
+            if self.node.heed(event.response, event.peer_id):
                 self.on_voters_changed()

@@ -53,6 +53,10 @@ class Role:
         """Whether a vote may be granted at all, if none was given in this epoch."""
         return False
 
+    def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
+        """Whether this node is asking for pre-votes itself, and goes before that candidate."""
+        return False
+
     def on_tick(self) -> None:
         """Time has passed."""
 
@@ -86,8 +90,8 @@ class Role:
     def on_vote_granted(self) -> None:
         """This node has just given its vote of this epoch to another."""
 
-    def on_pre_vote_granted(self, candidate_id: int, last_epoch: int, end_offset: int) -> None:
-        """This node has just granted a pre-vote."""
+    def on_doubter(self, peer_id: int) -> None:
+        """A voter hears no leader, and may not lead itself: its log is shorter than this one, or this node outranks it."""
 
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
         """The leader resigned; ``place`` is this node's among the preferred candidates, None if it is not one."""

@@ -36,6 +36,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.quorum.admission import MAX_EPOCH, Refusal, epoch_refusal, is_endpoint
 from raftlog.quorum.candidate import Candidate
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.follower import Follower
@@ -81,8 +82,8 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "unattached": (HIGHER,),
         "observer": (SAME, HIGHER),
     },
-    # One leader for as long as the epoch lasts.
-    "follower": {"prospective": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,), "observer": (SAME,)},
+    # One leader for as long as the epoch lasts; but one that was only claimed gives way to proof.
+    "follower": {"prospective": (SAME,), "follower": (SAME, HIGHER), "unattached": (HIGHER,), "observer": (SAME,)},
     # Finds and forgets leaders, until it becomes a voter.
     "observer": {
         "observer": (SAME, HIGHER),
@@ -108,6 +109,12 @@ class Node(NodeState):
 
     def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
         super().__init__(config, recovered, rng, now)
+        highest = max(self.vote.epoch, self.log.last_epoch)
+        if highest > MAX_EPOCH:
+            raise FatalError(
+                f"epoch {highest} is above {MAX_EPOCH}, the highest there may be: nobody can be elected after it. If no other"
+                " directory of the quorum is better, `raftlog storage recover` makes one that begins at a lower epoch"
+            )
         if self.log.last_epoch > self.vote.epoch:
             # The crash came between the records and the epoch. Had this node voted in that epoch, the vote would be here.
             self.set_vote(VoteState(self.log.last_epoch))
@@ -178,6 +185,13 @@ class Node(NodeState):
 
     def become_prospective(self) -> None:
         """Ask whether an election could be won; later, if another node is better fit to lead."""
+        if self.epoch >= MAX_EPOCH:
+            refusal = Refusal(
+                ErrorCode.INVALID_REQUEST, "epoch", f"no epoch is left above {self.epoch}: recover the quorum"
+            )
+            self.refuse("Election", refusal)
+            self.role.postpone_election(self.election_deadline())
+            return
         until = self.stands_back_until()
         if until > self.now:
             self.role.postpone_election(until)
@@ -186,9 +200,9 @@ class Node(NodeState):
 
     def become_candidate(self) -> None:
         """Open the next epoch with a vote for oneself."""
+        silent_id, self.leader_id = self.leader_id, -1
         self.set_vote(VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id))
-        self.leader_id = -1
-        self.enter(Candidate(self))
+        self.enter(Candidate(self, silent_id))
 
     def become_leader(self, granting_voters: tuple[int, ...]) -> None:
         """A majority, this node's durable vote included, has voted for it."""
@@ -202,43 +216,71 @@ class Node(NodeState):
         self.leader_id = -1
         self.enter(Resigned(self, self.election_deadline(), preferred))
 
-    def become_follower(self, leader_id: int, epoch: int, endpoint: str = "") -> None:
-        """Follow the leader of ``epoch``, which is this one or a higher one; it listens at ``endpoint``, if that is known."""
+    def become_follower(self, leader_id: int, epoch: int, endpoint: str = "", *, doubts: bool = False) -> None:
+        """Follow the leader of ``epoch``, which is this one or a higher one; it listens at ``endpoint``, if that is known.
+
+        ``doubts``: it was silent for the fetch timeout, and is followed for want of another.
+        """
         if epoch > self.epoch or leader_id != self.leader_id:
             self.end_hurry()
         if epoch > self.epoch:
             self.set_vote(VoteState(epoch, leader_id=leader_id))
         self.set_leader(leader_id, endpoint or (self.leader_endpoint if leader_id == self.leader_id else ""))
-        self.enter(Follower(self) if self.takes_part else Observer(self))
+        self.enter(Follower(self, doubts=doubts) if self.takes_part else Observer(self))
 
     def grant_vote(self, candidate_id: int, directory_id: str) -> None:
         """Give the vote of this epoch."""
         self.set_vote(replace(self.vote, voted_id=candidate_id, voted_directory_id=directory_id))
         self.role.on_vote_granted()
 
-    def learn(self, epoch: int, leader_id: int, endpoint: str = "") -> None:
+    def admit(self, epoch: int, field: str, *, proven: bool) -> Refusal | None:
+        """Why this node does not enter ``epoch``, a higher one; None if it does now."""
+        refusal = epoch_refusal(epoch, field)
+        if refusal is None and not proven and not self.allowance.take(epoch - self.epoch, self.now):
+            reason = f"epoch {epoch} is too far above {self.epoch} for an unproven claim"
+            refusal = Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, field, reason)
+        return refusal
+
+    def learn(self, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False) -> Refusal | None:
         """Somebody says that ``leader_id`` (-1: nobody it knows of) leads ``epoch``, and listens at ``endpoint``, if not empty.
 
-        The leader need not be of this node's voter set: this log may lag behind.
+        The leader need not be of this node's voter set: this log may lag behind. ``proven``: as in ``admission``. If it is refused
+        nothing has changed.
         """
         known = leader_id != self.config.node_id and (leader_id in self.voters or (leader_id >= 0 and endpoint != ""))
         if leader_id in self.lost and not self.takes_part:
             # An observer has nothing to gain from a leader that it knows to be dead; it asks on.
             known = False
         if epoch > self.epoch:
+            refusal = self.admit(epoch, "leader_epoch", proven=proven)
+            if refusal is not None:
+                return refusal
             if known:
                 self.become_follower(leader_id, epoch, endpoint)
             else:
                 self.become_unattached(epoch)
         elif epoch == self.epoch and known and leader_id != self.leader_id:
-            if self.vote.leader_id not in (-1, leader_id):
-                self.fail(f"two leaders in epoch {epoch}: {self.vote.leader_id} and {leader_id}")
-            else:
-                self.become_follower(leader_id, epoch, endpoint)
+            if self.vote.leader_id not in (-1, leader_id) and not (proven and self._leader_is_claimed()):
+                reason = f"two leaders in epoch {epoch}: {self.vote.leader_id} and {leader_id}"
+                return Refusal(ErrorCode.INVALID_REQUEST, "leader_id", reason, contradiction=True)
+            self.become_follower(leader_id, epoch, endpoint)
+        return None
 
-    def heed(self, response: LeaderHint) -> bool:
+    def _leader_is_claimed(self) -> bool:
+        """Whether what is known of this epoch's leader is a claim, which gives way to proof."""
+        return not self.leader_confirmed and self.vote.leader_id != self.config.node_id
+
+    def heed(self, response: LeaderHint, peer_id: int) -> bool:
         """The rule for every response: take from it who leads. False if that made a transition: nothing else counts then."""
         before = self.role
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self.learn(response.leader_epoch, response.leader_id, getattr(response, "leader_endpoint", ""))
+            endpoint = getattr(response, "leader_endpoint", "")
+            refusal = self.learn(
+                response.leader_epoch,
+                response.leader_id,
+                endpoint if is_endpoint(endpoint) else "",
+                proven=self.is_proven(peer_id),
+            )
+            if refusal is not None:
+                self.refuse(type(response).__name__, refusal)
         return self.role is before and not self.halted

@@ -56,6 +56,11 @@ class VoterHistory:
         """Of the newest VotersRecord in the log; -1 if there is none above what is certainly committed."""
         return self._records[-1].offset if self._records else -1
 
+    def names(self, node_id: int) -> bool:
+        """Whether a set that this node holds has this voter: in force, older, or configured."""
+        held = (self._configured, self._base.voters, *(record.voters for record in self._records))
+        return any(voter.node_id == node_id for voters in held for voter in voters)
+
     def append(self, entry: VotersAt) -> None:
         """A VotersRecord was appended."""
         self._records.append(entry)

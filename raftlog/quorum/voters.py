@@ -32,6 +32,15 @@ class VoterSet:
         """The voters, by ascending node id."""
         return tuple(self._by_id.values())
 
+    @staticmethod
+    def flaw(voters: tuple[Voter, ...]) -> str:
+        """Why these voters make no set; empty if they do."""
+        try:
+            VoterSet(voters)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     def includes(self, node_id: int, directory_id: str) -> bool:
         """Whether this replica is a voter. An unknown directory id in the set matches any (kraft.version 0)."""
         voter = self._by_id.get(node_id)

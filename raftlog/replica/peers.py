@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check as check_limits
+from raftlog.logger import get_logger
+from raftlog.replica.silence import Silence
 from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Probe, Transport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+log = get_logger(__name__)
 
 PROBE_TIMEOUT_S = 0.2
 PROBE_AGAIN_S = 0.02
@@ -42,14 +48,33 @@ class PeerObserver:
         """A link broke and a raw connect was refused: no process listens there."""
 
 
+_RESPONSE_OF: dict[type[Any], type[Any]] = {
+    pb.VoteRequest: pb.VoteResponse,
+    pb.BeginQuorumEpochRequest: pb.BeginQuorumEpochResponse,
+    pb.EndQuorumEpochRequest: pb.EndQuorumEpochResponse,
+    pb.FetchRequest: pb.FetchResponse,
+    pb.FetchSnapshotRequest: pb.FetchSnapshotResponse,
+}
+
+
 class PeerLink:
-    """One conversation with one peer, as its dialing side. Answers of an earlier link cannot reach the replica."""
+    """One conversation with one peer, as its dialing side. Answers of an earlier link cannot reach the replica.
+
+    A link that says nothing is replaced: another one is dialed beside it, and takes its place when it is up. Should the first speak
+    before, it stays: no link is given up for one that cannot be had.
+    """
 
     def __init__(self, peer: Peer, conversation: Conversation) -> None:
         self._peer = peer
+        self._conversation = conversation
         self._control = conversation is Conversation.QUORUM
         self._in_flight: set[int] = set()
-        self._dialer: Dialer = peer.transport.dial(peer.endpoint, conversation, self)
+        self._silence = Silence(peer.answer_s, self._dial_another)
+        self._other: Dialer | None = None
+        self._dialer = self._dial()
+
+    def _dial(self) -> Dialer:
+        return self._peer.transport.dial(self._peer.endpoint, self._conversation, self)
 
     @property
     def is_up(self) -> bool:
@@ -68,30 +93,62 @@ class PeerLink:
             self._peer.observer.unanswered(self._peer.node_id, correlation_id)
         else:
             self._in_flight.add(correlation_id)
+            self._silence.asked()
 
     def opened(self, link: Link) -> None:
-        """The link is up."""
+        """The link is up, or another one that takes the place of the one that says nothing."""
+        if self._other is not None and self._other.link is link:
+            log.info("a link that said nothing is replaced", peer=self._peer.node_id, link=self._conversation.name)
+            silent, self._dialer, self._other = self._dialer, self._other, None
+            silent.close()
+            self._give_up()
         if self._control and not self._peer.hung_up:
             self._peer.observer.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Answers to what was sent on this link; anything else is dropped."""
+        if link is not self._dialer.link:
+            return
+        self._silence.heard()
+        self._drop_other()
         for message in messages:
             if message.correlation_id in self._in_flight:
                 self._in_flight.discard(message.correlation_id)
-                body = getattr(message, message.WhichOneof("body")) if self._control else message
-                self._peer.observer.answered(self._peer.node_id, message.correlation_id, body)
+                kind = message.WhichOneof("body") if self._control else None
+                body = message if kind is None else getattr(message, kind)
+                if within_limits(link, body) and not (self._control and kind is None):
+                    self._peer.observer.answered(self._peer.node_id, message.correlation_id, body)
+                else:
+                    self._peer.observer.unanswered(self._peer.node_id, message.correlation_id)
 
     def closed(self, link: Link, reason: str) -> None:
-        """No answer comes any more."""
-        in_flight, self._in_flight = sorted(self._in_flight), set()
-        self._peer.suspect()
-        for correlation_id in in_flight:
-            self._peer.observer.unanswered(self._peer.node_id, correlation_id)
+        """No answer comes any more. One that was replaced, or was to replace another, proves nothing."""
+        if self._dialer.link is None:
+            self._drop_other()
+            self._peer.suspect()
+            self._give_up()
 
     def close(self) -> None:
         """Stop for good."""
+        self._silence.close()
+        self._drop_other()
         self._dialer.close()
+
+    def _dial_another(self) -> None:
+        if self._other is None and self._dialer.link is not None:
+            self._other = self._dial()
+
+    def _drop_other(self) -> None:
+        other, self._other = self._other, None
+        if other is not None:
+            other.close()
+
+    def _give_up(self) -> None:
+        """What was asked gets no answer."""
+        self._silence.over()
+        in_flight, self._in_flight = sorted(self._in_flight), set()
+        for correlation_id in in_flight:
+            self._peer.observer.unanswered(self._peer.node_id, correlation_id)
 
 
 class Peer:
@@ -104,14 +161,17 @@ class Peer:
         transport: Transport,
         observer: PeerObserver,
         spawn: Callable[[Any], asyncio.Task[None]],
+        answer_s: float,
     ) -> None:
+        """``answer_s``: how long an answer may take."""
+        self.answer_s = answer_s
         self.node_id, self.endpoint, self.transport, self.observer = node_id, endpoint, transport, observer
         self._spawn = spawn
         self._probe: asyncio.Task[None] | None = None
+        self.hung_up = False
         self._control = PeerLink(self, Conversation.QUORUM)
         self._replication = PeerLink(self, Conversation.REPLICATION)
-        self._snapshots = SnapshotLink(node_id, endpoint, transport, observer)
-        self.hung_up = False
+        self._snapshots = SnapshotLink(node_id, endpoint, transport, observer, answer_s)
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send a control request."""
@@ -161,17 +221,36 @@ class PeerAcceptor:
         self._on_request = on_request
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Requests of a peer; a message that is none is dropped."""
+        """Requests of a peer; a message that is none is counted and dropped."""
         for message in messages:
             if self._control:
                 field = message.WhichOneof("body")
                 if field in _REQUESTS:
-                    self._on_request(getattr(message, field), ReplyTo(link, message.correlation_id))
+                    self._request(getattr(message, field), ReplyTo(link, message.correlation_id))
+                else:
+                    link.unknown_kind(f"{field or 'no body'} as a request of the quorum")
             else:
-                self._on_request(message, ReplyTo(link, message.correlation_id))
+                self._request(message, ReplyTo(link, message.correlation_id))
+
+    def _request(self, request: Any, reply_to: ReplyTo) -> None:
+        """What is beyond its limits never reaches the core."""
+        if within_limits(reply_to, request):
+            self._on_request(request, reply_to)
+        else:
+            reply_to.send(_RESPONSE_OF[type(request)](error_code=ErrorCode.INVALID_REQUEST, leader_id=-1))
 
     def closed(self, link: Link, reason: str) -> None:
         """Nothing to do: a reply to a dead link is dropped."""
+
+
+def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
+    """Whether every text and list of a message is within its limit; a complaint about its sender if not."""
+    try:
+        check_limits(message)
+    except ApiError as error:
+        sender.malformed(f"{type(message).__name__}: {error}")
+        return False
+    return True
 
 
 class ReplyTo:
@@ -182,6 +261,10 @@ class ReplyTo:
     def __init__(self, link: Link, correlation_id: int) -> None:
         self._link = link
         self._correlation_id = correlation_id
+
+    def malformed(self, what: str) -> None:
+        """The request is beyond a limit."""
+        self._link.malformed(what)
 
     def send(self, response: Any) -> None:
         """Answer; a link that has closed meanwhile swallows it."""

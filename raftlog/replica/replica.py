@@ -7,7 +7,8 @@ things need care, and are the reason for this class:
 * *overlap*: when the leader appends, its parked fetches are answered first and its own disk comes after, one turn of the loop
   later, so that the followers' disks work while the leader's does. The leader serves those bytes from memory.
 
-Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener.
+Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener. So does any exception: a state
+machine that stopped half-way through a step is not to be trusted, and a process that lives on with it looks well from outside.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-import structlog
-
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.logger import get_logger
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.voters import VoterSet
 from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
 from raftlog.replica.snapshots import SnapshotWriter, fill
@@ -41,10 +42,12 @@ from raftlog.voters_log import voters_in
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 TAIL_CACHE_BYTES = 32 << 20
+REFUSAL_LOG_INTERVAL_S = 10.0
+"""Of each kind of refused message one line in this time: whoever can reach the port must not fill the disk with log lines."""
 _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
 
 
@@ -84,6 +87,9 @@ class Replica(PeerObserver):
         """From asking the disk to sync until it has."""
         self.commit_latency = Latency()
         """From a proposal until the high watermark covers it; on the leader."""
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """Messages that claim what this node does not believe, by (type of message, field)."""
+        self._refusals_logged: dict[tuple[str, str], tuple[float, int]] = {}
         self._voters = config.voters
         self._peers: dict[int, Peer] = {}
         self._durable_end_offset = 0
@@ -337,16 +343,18 @@ class Replica(PeerObserver):
                     self._remember(event.span)
                 for effect in self.core.step(event, self._loop.time()):
                     self._carry_out(effect)
-        except FatalError as error:
+        except Exception as error:
             self._fail(error)
         finally:
             self._stepping = False
         self._arm_timer()
 
     def _arm_timer(self) -> None:
+        if self._closed:
+            return
         deadline = self.core.next_deadline()
         # A timer that fires early is a harmless tick: only an earlier deadline needs a new one.
-        if self._closed or deadline >= self._timer_at:
+        if deadline >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -395,12 +403,15 @@ class Replica(PeerObserver):
             self._fail(error)
         if self._closed:
             return
-        self._held.popleft()
-        while self._held and not isinstance(self._held[0], ev.PersistVote):
-            effect = self._held.popleft()
-            _EFFECTS[type(effect)](self, effect)
-        if self._held:
-            self._persist_next()
+        try:
+            self._held.popleft()
+            while self._held and not isinstance(self._held[0], ev.PersistVote):
+                effect = self._held.popleft()
+                _EFFECTS[type(effect)](self, effect)
+            if self._held:
+                self._persist_next()
+        except Exception as failure:
+            self._fail(failure)
         self._step(ev.VotePersisted(vote))
 
     def _append(self, effect: ev.Append) -> None:
@@ -442,11 +453,12 @@ class Replica(PeerObserver):
             log.warning("a fetched snapshot is not sound", snapshot=str(snapshot_id), error=str(error))
             self._step(ev.SnapshotStored(snapshot_id, error=str(error)))
             return
+        if error is not None:
+            self._fail(error)
+            return
         try:
-            if error is not None:
-                raise error
             header = self._install(snapshot_id)
-        except FatalError as failure:
+        except Exception as failure:
             self._fail(failure)
             return
         self._step(ev.SnapshotStored(snapshot_id, header.voters))
@@ -456,6 +468,9 @@ class Replica(PeerObserver):
         if header.cluster_id != self._config.cluster_id:
             # The fetches before it named the cluster: this is no matter of a wrong address.
             raise FatalError(f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._config.cluster_id!r}")
+        flaw = VoterSet.flaw(header.voters)
+        if flaw:
+            raise FatalError(f"the voters of a snapshot make no sense: {flaw}")
         self._give_up_writing()
         self._write()
         self._store.install_snapshot(snapshot_id)
@@ -494,7 +509,8 @@ class Replica(PeerObserver):
                 peer.close()
         for node_id, endpoint in wanted.items():
             if endpoint and node_id not in self._peers:
-                self._peers[node_id] = Peer(node_id, endpoint, self._transport, self, self._spawn)
+                answer_s = self._config.request_timeout_ms / 1000
+                self._peers[node_id] = Peer(node_id, endpoint, self._transport, self, self._spawn, answer_s)
 
     def _disk_turn(self) -> None:
         self._disk_turn_due = False
@@ -502,7 +518,7 @@ class Replica(PeerObserver):
             return
         try:
             self._write_and_flush()
-        except FatalError as error:
+        except Exception as error:
             self._fail(error)
 
     def _write(self) -> None:
@@ -567,11 +583,31 @@ class Replica(PeerObserver):
     def _fatal(self, effect: ev.Fatal) -> None:
         raise FatalError(effect.reason)
 
-    def _fail(self, error: FatalError) -> None:
-        if not self._closed:
-            log.critical("the replica stops", error=str(error))
-            self.close()
-            self._listener.failed(error)
+    def _refused(self, effect: ev.Refused) -> None:
+        """Count it, and say it once in a while."""
+        kind, now = (effect.message, effect.field), self._loop.time()
+        self.refused[kind] += 1
+        said_at, count = self._refusals_logged.get(kind, (-math.inf, 0))
+        if now - said_at >= REFUSAL_LOG_INTERVAL_S:
+            self._refusals_logged[kind] = (now, self.refused[kind])
+            log.warning(
+                "a message is refused",
+                message=effect.message,
+                field=effect.field,
+                reason=effect.reason,
+                since_last_said=self.refused[kind] - count,
+            )
+
+    def _fail(self, error: Exception) -> None:
+        """Stop for good. An exception that is none of ours is a defect: nobody knows what state it has left behind."""
+        if self._closed:
+            return
+        if not isinstance(error, FatalError):
+            log.error("a defect in the replica", exc_info=error)
+            error = FatalError(f"a defect: {type(error).__name__}: {error}")
+        log.critical("the replica stops", error=str(error))
+        self.close()
+        self._listener.failed(error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
@@ -599,5 +635,6 @@ _EFFECTS: dict[type[Any], Callable[[Replica, Any], None]] = {
     ev.LostLeadership: Replica._lost_leadership,
     ev.RoundStarted: Replica._round_started,
     ev.RoundConfirmed: Replica._round_confirmed,
+    ev.Refused: Replica._refused,
     ev.Fatal: Replica._fatal,
 }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from raftlog.replica.silence import Silence
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -25,9 +26,12 @@ class SnapshotAnswers(Protocol):
 
 
 class SnapshotLink:
-    """FetchSnapshot requests to one peer."""
+    """FetchSnapshot requests to one peer. A link that says nothing is hung up: who asks again gets another one."""
 
-    def __init__(self, peer_id: int, endpoint: str, transport: Transport, answers: SnapshotAnswers) -> None:
+    def __init__(
+        self, peer_id: int, endpoint: str, transport: Transport, answers: SnapshotAnswers, answer_s: float
+    ) -> None:
+        """``answer_s``: how long an answer may take."""
         self._loop = asyncio.get_running_loop()
         self._peer_id, self._endpoint, self._transport, self._answers = peer_id, endpoint, transport, answers
         self._dialer: Dialer | None = None
@@ -35,6 +39,7 @@ class SnapshotLink:
         self._waiting: list[pb.FetchSnapshotRequest] = []
         # Correlation ids, in the order of asking.
         self._in_flight: dict[int, None] = {}
+        self._silence = Silence(answer_s, self.close)
 
     def send(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
         """Send, once there is a link. Each request is answered or reported unanswered."""
@@ -55,6 +60,8 @@ class SnapshotLink:
             link.send(request)
         except LinkClosedError:
             self._unanswered([request.correlation_id])
+        else:
+            self._silence.asked()
 
     def opened(self, link: Link) -> None:
         """Send what has waited."""
@@ -65,6 +72,7 @@ class SnapshotLink:
 
     def received(self, link: Link, messages: Sequence[pb.FetchSnapshotResponse]) -> None:
         """Answers to what was sent on this link; anything else is dropped."""
+        self._silence.heard()
         for message in messages:
             if message.correlation_id in self._in_flight:
                 del self._in_flight[message.correlation_id]
@@ -73,12 +81,14 @@ class SnapshotLink:
 
     def closed(self, link: Link, reason: str) -> None:
         """No answer comes any more on it."""
+        self._silence.over()
         self._unanswered(list(self._in_flight))
         self._arm_if_idle()
 
     def close(self) -> None:
         """Hang up; what waits gets no answer."""
         self._stop_timer()
+        self._silence.over()
         dialer, self._dialer = self._dialer, None
         if dialer is not None:
             dialer.close()

@@ -15,12 +15,12 @@ from raftlog.quorum.events import (
     PeerConnected,
     PeerLost,
     PersistVote,
+    Refused,
     Reply,
     RequestReceived,
     ResponseReceived,
     Send,
     SendFetch,
-    Tick,
     VotePersisted,
 )
 from raftlog.quorum.transitions import TRANSITIONS
@@ -165,13 +165,12 @@ def test_vote_request_checks(fields: dict[str, object], error: ErrorCode) -> Non
 
 
 def test_checks_come_in_order() -> None:
-    """The epoch is taken before the voter key is looked at, and nothing at all from another cluster."""
+    """The epoch is taken last: what is refused changes nothing."""
     node = one(VoteState(5))
     assert ask(node, vote_request(1, replica_epoch=9, voter_id=3)).error_code == ErrorCode.INVALID_VOTER_KEY
-    assert node.up.epoch == 9
     ask(node, vote_request(1, replica_epoch=12, cluster_id="other"))
     ask(node, vote_request(1, replica_epoch=12, last_offset=-1))
-    assert node.up.epoch == 9
+    assert node.up.epoch == 5
 
 
 def test_a_vote_is_durable_before_it_is_told() -> None:
@@ -313,16 +312,19 @@ def test_an_answer_from_another_cluster_teaches_nothing() -> None:
 # --- two leaders, illegal steps -----------------------------------------------------------------------------------------
 
 
-def test_two_leaders_in_one_epoch_are_fatal() -> None:
+def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
+    """Anybody can send this: that it comes says nothing about the rules that this node keeps."""
     node = one(VoteState(5, -1, "", 2))
-    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=5)
-    node.step(RequestReceived(begin, (3, 0, 0)))
-    assert effects_of(node, Fatal) == [Fatal("two leaders in epoch 5: 2 and 3")]
-    assert isinstance(node.effects[-1], Fatal), "nothing follows"
     at = len(node.effects)
-    node.step(Tick())
-    node.step(RequestReceived(vote_request(1, replica_epoch=9), (2, 0, 0)))
-    assert len(node.effects) == at
+    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=5)
+    response = ask(node, begin)
+    assert (response.error_code, response.leader_id) == (ErrorCode.INVALID_REQUEST, 2)
+    assert response.error_message == "leader_id: two leaders in epoch 5: 2 and 3"
+    (refused, _) = node.effects[at:]
+    reason = "two leaders in epoch 5: 2 and 3"
+    assert refused == Refused("BeginQuorumEpochRequest", "leader_id", reason, contradiction=True)
+    assert (node.up.role, node.up.leader_id) == ("follower", 2)
+    assert ask(node, vote_request(1, replica_epoch=9)).vote_granted, "it lives on"
 
 
 def test_the_table_is_enforced() -> None:
@@ -556,13 +558,13 @@ def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) 
     assert (node.up.role, node.up.epoch, node.up.next_deadline()) == ("follower", 5, deadline)
 
 
-def test_begin_is_followed_before_the_voter_key_is_checked() -> None:
+def test_begin_for_another_replica_changes_nothing() -> None:
     node = one(VoteState(5))
     begin = pb.BeginQuorumEpochRequest(
         cluster_id=CLUSTER, voter_id=1, voter_directory_id="wiped", leader_id=3, leader_epoch=6
     )
     assert ask(node, begin).error_code == ErrorCode.INVALID_VOTER_KEY
-    assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 3, 6)
+    assert (node.up.role, node.up.leader_id, node.up.epoch) == ("unattached", -1, 5)
 
 
 def test_check_quorum_resigns_an_isolated_leader() -> None:

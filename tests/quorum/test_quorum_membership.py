@@ -239,6 +239,9 @@ def test_an_unknown_leader_is_dialed_where_it_says() -> None:
     begin = pb.BeginQuorumEpochRequest(cluster_id="cluster-a", voter_id=1, leader_id=7, leader_epoch=2)
     begin.leader_endpoint = "host7:1"
     node.step(_request(begin))
+    assert node.up.role == "unattached", "a set newer than any here names this replica by its directory"
+    begin.voter_directory_id = "dir1"
+    node.step(_request(begin))
     assert (node.up.role, node.up.leader_id) == ("follower", 7)
     assert effects_of(node, PeersChanged)[-1].peers == (voter("2"), Voter(7, "host7:1"))
     begin.leader_id, begin.leader_epoch, begin.leader_endpoint = 2, 3, "moved:9"
@@ -302,3 +305,21 @@ def test_low_on_space_a_sole_voter_leads_all_the_same() -> None:
     node.step(SpaceChanged(True))
     node.cluster.run(0.1)
     assert node.up.role == "leader"
+
+
+def test_a_change_right_behind_a_snapshot_is_still_to_be_committed() -> None:
+    """Its record has the very offset where the snapshot ends. Taken for what the snapshot holds, no truncation would reach it."""
+    cluster, leader = logged()
+    for other in cluster.alive:
+        if other is not leader:
+            cluster.crash(other.id)
+    end = leader.up.high_watermark
+    assert end == leader.up.log_end_offset
+    leader.propose_voters("1", "2", "3", "4")
+    snapshot_id = leader.snapshot(end)
+    leader.advance_start(snapshot_id)
+    core, history = leader.up, leader.up._node.history
+    assert (core.voters_offset, history.record_offset) == (end, end)
+    assert "is not committed yet" in core.membership_obstacle()
+    core._node.truncate_voters(end)
+    assert core.voters == voters("1", "2", "3"), "truncated: the set of the snapshot is in force again"

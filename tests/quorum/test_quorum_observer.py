@@ -129,7 +129,7 @@ def test_a_wiped_voter_is_an_observer() -> None:
     )
     answers = [effect.response for effect in reply if hasattr(effect, "response")]
     assert answers[0].error_code == ErrorCode.INVALID_VOTER_KEY
-    assert (core.role, core.leader_id) == ("observer", 2)
+    assert (core.role, core.leader_id, core.epoch) == ("observer", -1, 0), "it is told of no leader: it asks the voters"
 
 
 def test_a_wiped_voter_cannot_make_a_majority() -> None:

@@ -17,6 +17,7 @@ from raftlog.quorum.events import (
     HighWatermarkAdvanced,
     LostLeadership,
     Proposed,
+    Refused,
     ReplyFetch,
     RequestFailed,
     RequestReceived,
@@ -561,13 +562,19 @@ def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
-def test_truncation_below_the_high_watermark_is_fatal(hint: tuple[int, int]) -> None:
+def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -> None:
+    """The leader lacks what is committed. Its word does not end this node, which has it: it follows no further, and says so."""
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
+    deadline = node.up._node.role.election_timer
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
     assert not effects_of(node, Truncate)
-    assert "below the high watermark 2" in effects_of(node, Fatal)[0].reason
-    assert isinstance(node.effects[-1], Fatal)
+    assert not effects_of(node, Fatal)
+    (refused,) = effects_of(node, Refused)
+    assert (refused.field, refused.contradiction) == ("diverging_epoch", True)
+    assert "below the high watermark 2" in refused.reason
+    assert node.up._node.role.election_timer == deadline, "the fetch timer runs on: no answer that counts"
+    assert len(effects_of(node, SendFetch)) == 2, "asked again after a pause only"
 
 
 def test_refused_fetch_names_the_new_leader() -> None:

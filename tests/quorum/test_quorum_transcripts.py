@@ -57,6 +57,7 @@ def show_fields(message: Any) -> str:
         "max_metadata_version",
         "max_bytes",
         "max_wait_ms",
+        "error_message",
     )
     parts = []
     for descriptor, value in message.ListFields():

@@ -4,6 +4,9 @@ import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
+
+import pytest
 
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -23,6 +26,13 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.unknown: list[str] = []
+
+    def unknown_kind(self, what: str) -> None:
+        self.unknown.append(what)
+
+    def malformed(self, what: str) -> None:
+        self.unknown.append(what)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -181,6 +191,23 @@ def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
     run(main())
 
 
+def test_an_empty_answer_is_none() -> None:
+    """An exception in here would end the link's task, and with it every election that needs this peer."""
+
+    async def main() -> None:
+        shell = Shell()
+        unanswered: list[int] = []
+        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+        dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+        link = dialer.open()
+        shell.replica._peers[2].send(41, pb.VoteRequest())
+        unanswered.clear()
+        dialer.handler.received(link, [pb.QuorumMessage(correlation_id=41)])
+        assert unanswered == [41]
+
+    run(main())
+
+
 def test_a_request_without_a_link_fails_at_once() -> None:
     async def main() -> None:
         shell = Shell()
@@ -201,11 +228,13 @@ def test_timestamps_never_go_back_though_the_clock_does() -> None:
     run(main())
 
 
-def test_what_is_no_request_is_dropped() -> None:
+def test_what_is_no_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
+    link = FakeLink()
     acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: heard.append(request))
-    acceptor.received(FakeLink(), [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
+    acceptor.received(link, [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
+    assert link.unknown == ["vote_response as a request of the quorum", "no body as a request of the quorum"]
 
 
 def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
@@ -270,5 +299,61 @@ def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
         probes.clear()
         await asyncio.sleep(1)
         assert probes == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
+def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
+    """A process that lives on behind a state machine that does not looks well from outside: no election, no answer, /livez ok."""
+
+    async def main() -> None:
+        shell = Shell()
+        link = FakeLink()
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise ValueError("out of range")
+
+        if where == "disk turn":
+            shell.replica._write_and_flush = broken  # type: ignore[method-assign]
+            shell.replica._disk_turn()
+        elif where == "held reply":
+            shell.ask(link, epoch=5)
+            link.send = broken  # type: ignore[method-assign]
+            shell.persist()
+        else:
+            shell.replica.core._node.admit = broken
+            shell.replica.core._node.become_prospective = broken
+            if where == "request":
+                shell.ask(link, epoch=5)
+            else:
+                await asyncio.sleep(3)
+        failures = [arguments for name, arguments in shell.replica._listener.calls if name == "failed"]
+        assert [str(error) for (error,) in failures] == ["a defect: ValueError: out of range"]
+        sent = len(link.sent)
+        shell.ask(link, epoch=9)
+        assert len(link.sent) == sent, "and not another word"
+
+    run(main())
+
+
+def test_what_is_refused_is_counted_and_said_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can reach the port can send a million of them."""
+    log = Mock()
+    monkeypatch.setattr("raftlog.replica.replica.log", log)
+
+    async def main() -> None:
+        shell = Shell()
+        link = FakeLink()
+        for _ in range(500):
+            shell.ask(link, epoch=2**31 - 1)
+        assert shell.replica.refused == {("VoteRequest", "replica_epoch"): 500}
+        assert [message.vote_response.error_code for message in link.sent] == [42] * 500
+        assert not shell.votes
+        assert log.warning.call_count == 1
+        await asyncio.sleep(11)
+        shell.ask(link, epoch=2**31 - 1)
+        assert log.warning.call_count == 2
+        assert log.warning.call_args.kwargs["since_last_said"] == 500
 
     run(main())

@@ -25,9 +25,9 @@ class Heard:
 
 
 class Stage:
-    def __init__(self) -> None:
+    def __init__(self, answer_s: float = 60.0) -> None:
         self.transport, self.heard = FakeTransport(), Heard()
-        self.link = SnapshotLink(2, "c2:9093", self.transport, self.heard)
+        self.link = SnapshotLink(2, "c2:9093", self.transport, self.heard, answer_s)
 
     @property
     def dialer(self):
@@ -111,5 +111,41 @@ def test_hanging_up_leaves_nobody_waiting() -> None:
         assert stage.heard.lost == [(2, 7)]
         await asyncio.sleep(10)
         assert stage.heard.lost == [(2, 7)]
+
+    run(main())
+
+
+def test_a_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -> None:
+    async def main() -> None:
+        stage = Stage(answer_s=1.0)
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        first = stage.dialer
+        first.open()
+        await asyncio.sleep(0.9)
+        assert stage.heard.lost == []
+        await asyncio.sleep(0.2)
+        assert stage.heard.lost == [(2, 7)]
+        stage.link.send(8, pb.FetchSnapshotRequest())
+        assert stage.dialer is not first
+        stage.answer(stage.dialer.open(), 8)
+        assert stage.heard.answers == [(2, 8)]
+
+    run(main())
+
+
+def test_a_slow_snapshot_link_is_given_more_time_each_time() -> None:
+    async def main() -> None:
+        stage = Stage(answer_s=1.0)
+        stage.link.send(7, pb.FetchSnapshotRequest())
+        stage.dialer.open()
+        await asyncio.sleep(1.1)
+        assert stage.heard.lost == [(2, 7)]
+        for number in range(8, 11):
+            stage.link.send(number, pb.FetchSnapshotRequest())
+            link = stage.dialer.link or stage.dialer.open()
+            await asyncio.sleep(1.5)
+            stage.answer(link, number)
+        assert stage.heard.lost == [(2, 7)]
+        assert [number for _, number in stage.heard.answers] == [8, 9, 10]
 
     run(main())

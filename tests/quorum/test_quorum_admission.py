@@ -1,0 +1,288 @@
+"""What is believed of epochs and leaders, and of whom: each rule with the message that it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
+from test_quorum_elections import ask, end_request, one, vote_request
+from test_quorum_replication import follower_of_two, leader_of_three, respond
+
+from raftlog.errors import ErrorCode, FatalError
+from raftlog.quorum.admission import (
+    ALLOWANCE_EPOCHS,
+    ALLOWANCE_EPOCHS_PER_S,
+    EPOCH_LIMIT,
+    MAX_EPOCH,
+    EpochAllowance,
+    is_endpoint,
+)
+from raftlog.quorum.events import (
+    Append,
+    Fatal,
+    PeerConnected,
+    Refused,
+    ReplyFetch,
+    RequestReceived,
+    ResponseReceived,
+    Send,
+    SendFetch,
+    Tick,
+)
+from raftlog.storage.api import VoteState
+from raftlog.voter import Voter, VotersAt
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def begin(leader_id: int, epoch: int, endpoint: str = "", **fields: object) -> pb.BeginQuorumEpochRequest:
+    values: dict[str, object] = {"voter_id": 1, "voter_directory_id": "dir1"}
+    return pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, leader_id=leader_id, leader_epoch=epoch, leader_endpoint=endpoint, **values | fields
+    )
+
+
+# --- how far -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
+@pytest.mark.parametrize("kind", ["vote", "pre-vote", "begin", "end"])
+def test_no_request_takes_a_node_near_the_end_of_the_epochs(kind: str, epoch: int) -> None:
+    """The next candidate would have none left, and nobody could be elected ever after."""
+    node = one(VoteState(5))
+    request, field = {
+        "vote": (vote_request(1, replica_epoch=epoch), "replica_epoch"),
+        "pre-vote": (vote_request(1, replica_epoch=epoch, pre_vote=True), "replica_epoch"),
+        "begin": (begin(2, epoch), "leader_epoch"),
+        "end": (end_request(2, epoch, 1), "leader_epoch"),
+    }[kind]
+    response = ask(node, request)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert response.error_message.startswith(f"{field}: epoch {epoch} is above")
+    assert (response.leader_epoch, node.up.epoch, node.up.role) == (5, 5, "unattached")
+    assert effects_of(node, Refused)[0].field == field
+
+
+def test_an_unproven_epoch_may_be_ahead_by_the_allowance_and_no_more() -> None:
+    node = one(VoteState(5))
+    response = ask(node, vote_request(1, replica_epoch=5 + ALLOWANCE_EPOCHS + 1))
+    assert response.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert node.up.epoch == 5
+    assert ask(node, vote_request(1, replica_epoch=5 + ALLOWANCE_EPOCHS)).vote_granted
+    assert ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH, "used up"
+    node.cluster.now += 1
+    assert ask(node, begin(3, 5 + ALLOWANCE_EPOCHS + ALLOWANCE_EPOCHS_PER_S)).error_code == ErrorCode.NONE
+
+
+def test_many_small_steps_are_bounded_by_time() -> None:
+    """A stranger who raises the epoch by one with each message needs years to use the epochs up."""
+    allowance, taken = EpochAllowance(0.0), 0
+    for at in range(200_000):
+        taken += 100 * allowance.take(100, at / 1000)
+    assert taken <= ALLOWANCE_EPOCHS + 200 * ALLOWANCE_EPOCHS_PER_S
+    assert (MAX_EPOCH - taken) / ALLOWANCE_EPOCHS_PER_S > 6 * 365 * 86_400
+    assert EpochAllowance(100.0).take(ALLOWANCE_EPOCHS, 0.0), "a clock that goes back takes nothing away"
+
+
+def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
+    """What it is told it does not believe; what it asks for itself, where the voter set has the others, it does."""
+    cluster = Cluster(3, start=False)
+    far = 3 * ALLOWANCE_EPOCHS
+    for node_id in (2, 3):
+        cluster[node_id].disk.vote = VoteState(far)
+        cluster[node_id].disk.log = [(1, 1), (far, 2)]
+        cluster[node_id].start()
+    cluster.oracle.written.update({(0, 1): 1, (1, far): 2})
+    cluster.connect_all()
+    cluster.elect()
+    cluster[1].disk.vote, cluster[1].disk.log = VoteState(1), [(1, 1)]
+    cluster.restart(1)
+    cluster.run_until(cluster.calm)
+    assert cluster[1].up.epoch == cluster.leader().up.epoch > far
+    assert "too far above" in effects_of(cluster[1], Refused)[0].reason
+    assert not effects_of(cluster[1], Refused)[0].contradiction, "no promise is broken"
+
+
+def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
+    """A leader may have moved, so it is followed where it says that it listens. But anybody may say that."""
+    node = one(VoteState(5), [(1, 1)])
+    node.up._node.append_voters((VotersAt(0, node.cluster.voters),))
+    ask(node, begin(2, 6, "elsewhere:1"))
+    fetch = effects_of(node, SendFetch)[-1]
+    assert (fetch.peer_id, node.dialed[2].endpoint) == (2, "elsewhere:1")
+    far = pb.FetchResponse(leader_id=3, leader_epoch=6 + 2 * ALLOWANCE_EPOCHS)
+    node.step(ResponseReceived(2, fetch.correlation_id, far))
+    assert (node.up.epoch, node.up.leader_id) == (6, 2)
+    ask(node, begin(2, 7, "host2:1"))
+    fetch = effects_of(node, SendFetch)[-1]
+    node.step(ResponseReceived(2, fetch.correlation_id, far))
+    assert (node.up.epoch, node.up.leader_id) == (6 + 2 * ALLOWANCE_EPOCHS, 3)
+
+
+@pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
+def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
+    node = one(VoteState(5))
+    node.step(PeerConnected(2))
+    send = next(effect for effect in node.effects if isinstance(effect, Send) and effect.peer_id == 2)
+    node.step(ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=epoch)))
+    assert node.up.epoch == 5
+    assert effects_of(node, Refused)[0].contradiction
+
+
+def test_in_the_last_epoch_nobody_campaigns_and_nobody_dies() -> None:
+    node = one(VoteState(MAX_EPOCH))
+    for _ in range(5):
+        node.cluster.now = node.up.next_deadline()
+        node.step(Tick())
+    assert (node.up.role, node.up.epoch) == ("unattached", MAX_EPOCH)
+    assert "no epoch is left" in effects_of(node, Refused)[0].reason
+    assert ask(node, vote_request(1, replica_epoch=MAX_EPOCH)).vote_granted
+
+
+@pytest.mark.parametrize(
+    ("vote", "log"), [(VoteState(MAX_EPOCH + 1), []), (VoteState(2**31), []), (VoteState(1), [(EPOCH_LIMIT, 1)])]
+)
+def test_a_directory_beyond_the_last_epoch_is_not_started_on(vote: VoteState, log: list[tuple[int, int]]) -> None:
+    with pytest.raises(FatalError, match="storage recover"):
+        one(vote, log)
+
+
+# --- of whom -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pre_vote", [True, False])
+def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> None:
+    """Its log may be longer, and hold the record that makes it a voter. Then the leader that is heard will say so."""
+    stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 3, "last_offset": 90}
+    request = vote_request(1, replica_epoch=4, pre_vote=pre_vote, **stranger)
+    node = follower_of_two([(2, 1)])
+    respond(node)
+    response = ask(node, request)
+    assert (response.error_code, response.vote_granted) == (ErrorCode.INVALID_REQUEST, False)
+    assert response.error_message.startswith("replica_id: node 9 is no voter")
+    assert ask(node, begin(9, 4, "host9:1")).error_code == ErrorCode.INVALID_REQUEST
+    assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 3, 2)
+    leader = leader_of_three()
+    assert ask(leader, request).error_code == ErrorCode.INVALID_REQUEST
+    assert (leader.up.role, leader.up.epoch) == ("leader", 1)
+
+
+@pytest.mark.parametrize("short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}])
+def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(short: dict[str, object]) -> None:
+    node = one(VoteState(5), [(4, 1), (4, 2)])
+    newer = {"replica_id": 9, "replica_epoch": 6, "last_offset_epoch": 4, "last_offset": 2}
+    assert ask(node, vote_request(1, **newer | short)).error_code == ErrorCode.INVALID_REQUEST
+    assert node.up.epoch == 5
+    same_epoch = vote_request(1, **newer | short | {"replica_epoch": 5})
+    assert ask(node, same_epoch).error_code == ErrorCode.INVALID_REQUEST
+    assert node.up.voted_id == -1, "nor does it take the vote of this one"
+    assert ask(node, vote_request(1, **newer)).vote_granted, "of a set that this log does not have yet"
+
+
+@pytest.mark.parametrize("endpoint", ["", "host9", "host9:0", "host9:99999", "a b:1", "h\n:1", "h" * 400 + ":1", ":1 "])
+def test_a_strange_leader_says_where_it_listens(endpoint: str) -> None:
+    node = one(VoteState(5))
+    assert ask(node, begin(9, 6, endpoint)).error_code == ErrorCode.INVALID_REQUEST
+    assert node.up.epoch == 5
+    assert not is_endpoint(endpoint)
+    assert ask(node, begin(9, 6, "host9:1")).error_code == ErrorCode.NONE
+    assert node.up.leader_id == 9
+
+
+def test_a_request_for_another_replica_changes_nothing() -> None:
+    node = one(VoteState(5))
+    for request in (vote_request(1, replica_epoch=6, voter_directory_id="wiped"), begin(2, 6, voter_id=3)):
+        assert ask(node, request).error_code == ErrorCode.INVALID_VOTER_KEY
+    assert (node.up.role, node.up.epoch) == ("unattached", 5)
+
+
+# --- who leads -----------------------------------------------------------------------------------------------------------
+
+
+def claimed(node: SimNode) -> SendFetch:
+    """Somebody says that 3 leads epoch 6; the Fetch that follows."""
+    ask(node, begin(3, 6))
+    assert node.up.leader_id == 3
+    return effects_of(node, SendFetch)[-1]
+
+
+def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
+    """Else one forged message would keep this voter from the true leader for as long as the epoch lasts."""
+    node = one(VoteState(5))
+    fetch = claimed(node)
+    refused = pb.FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=6)
+    assert ask(node, begin(2, 6)).error_code == ErrorCode.INVALID_REQUEST, "another claim is no proof"
+    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 2, 6)
+
+
+def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
+    node = one(VoteState(5))
+    fetch = claimed(node)
+    node.step(ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=3, leader_epoch=6)))
+    fetch = effects_of(node, SendFetch)[-1]
+    node.step(ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=6)))
+    assert node.up.leader_id == 3
+    assert effects_of(node, Refused)[-1].reason == "two leaders in epoch 6: 3 and 2"
+
+
+def test_who_led_an_epoch_follows_nobody_in_it() -> None:
+    """Also after a restart, when nobody has confirmed anything yet."""
+    node = one(VoteState(5, 1, "dir1", 1))
+    node.cluster.now = node.up.next_deadline()
+    node.step(Tick())
+    send = next(effect for effect in node.effects if isinstance(effect, Send))
+    node.step(ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=5, pre_vote=True)))
+    assert node.up.leader_id == -1
+    assert effects_of(node, Refused)[-1].contradiction
+
+
+# --- what a leader sends ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("voters", [(Voter(2, "a:1"), Voter(2, "b:1")), (Voter(-5, "a:1"),)])
+def test_a_voter_set_that_makes_no_sense_is_not_appended(voters: tuple[Voter, ...]) -> None:
+    node = follower_of_two([(2, 1)])
+    fetch = effects_of(node, SendFetch)[-1]
+    span = replace(span_of([(3, 1)], 1), voters=(VotersAt(1, voters),))
+    answer = pb.FetchResponse(leader_id=2, leader_epoch=3, records=span.data)
+    node.step(ResponseReceived(2, fetch.correlation_id, answer, span))
+    assert not effects_of(node, Append)
+    assert not effects_of(node, Fatal)
+    assert "makes no sense" in effects_of(node, Refused)[0].reason
+
+
+def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
+    """Echoed on and on it would be refused on and on."""
+    node = follower_of_two([(2, 1)])
+    respond(node, round=2**62)
+    assert effects_of(node, SendFetch)[-1].request.round == 2**62
+    respond(node, error_code=ErrorCode.INVALID_REQUEST)
+    node.cluster.now += 0.1
+    node.step(Tick())
+    assert effects_of(node, SendFetch)[-1].request.round == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"current_leader_epoch": EPOCH_LIMIT},
+        {"current_leader_epoch": MAX_EPOCH + 1, "last_fetched_epoch": MAX_EPOCH + 1},
+        {"fetch_offset": 2**63 - 1},
+        {"replica_directory_id": "d" * 65},
+        {"replica_directory_id": "\x1b[2J"},
+        {"max_metadata_version": -1},
+    ],
+)
+def test_what_a_fetch_says_has_limits(fields: dict[str, object]) -> None:
+    node = leader_of_three()
+    values: dict[str, object] = {
+        "cluster_id": CLUSTER,
+        "replica_id": 2,
+        "replica_directory_id": "dir2",
+        "current_leader_epoch": 1,
+        "max_bytes": 100,
+    }
+    node.step(RequestReceived(pb.FetchRequest(**values | fields), (2, 0, 0)))
+    assert effects_of(node, ReplyFetch)[-1].response.error_code == ErrorCode.INVALID_REQUEST
+    assert not node.up._node.role.progress.observers

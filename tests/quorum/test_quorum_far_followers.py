@@ -1,0 +1,173 @@
+"""A silent leader is replaced within the fetch timeout, two election round trips and 0.3 s, however far its followers are."""
+
+from __future__ import annotations
+
+import pytest
+from far_followers import TOPOLOGIES, silence
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+
+from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
+from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+SEEDS = 2
+LOADS = (0.0, 0.013)
+"""Seconds between writes. On an idle cluster the followers heard the leader at different times; under load their logs differ."""
+
+
+def in_time(topology: str, voters: int, silent: int) -> list[str]:
+    """Those that were late. A needless election fails the test at once."""
+    late = []
+    for seed in range(SEEDS):
+        for write_every_s in LOADS:
+            for longest_s in (0.12, 0.2):
+                found = silence(topology, voters, silent, longest_s, write_every_s, seed)
+                where = f"seed {seed}, {topology}, {longest_s} s, a write every {write_every_s} s: {found}"
+                assert found.needless == 0, where
+                if found.took_s > found.bound_s:
+                    late.append(where)
+    return late
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(("voters", "silent"), [(3, 1), (5, 2)])
+def test_a_silent_leader_is_replaced_in_time(topology: str, voters: int, silent: int) -> None:
+    """All that live have to agree: one winner only is possible."""
+    assert in_time(topology, voters, silent) == []
+
+
+def test_of_five_with_one_silent_votes_are_hardly_ever_split() -> None:
+    """Two pairs may elect at once, each before it hears of the other: one in a hundred runs may be late by that."""
+    late = [one for topology in TOPOLOGIES for one in in_time(topology, 5, 1)]
+    assert len(late) <= 1, late
+
+
+# --- the rules, one by one ------------------------------------------------------------------------------------------------
+
+
+def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
+    """A follower of the highest id, which is silent; its timer is about to end."""
+    cluster = Cluster(voters, start=False, checked=False)
+    cluster.blocked = lambda source, target: True
+    node = cluster[node_id]
+    node.disk.vote = VoteState(4, -1, "", voters)
+    node.disk.log = [(4, value) for value in range(log)]
+    node.start()
+    return node
+
+
+def ask(node: SimNode, candidate: int, end: int) -> bool:
+    """Whether a pre-vote is granted."""
+    at = len(node.effects)
+    request = pb.VoteRequest(
+        cluster_id=CLUSTER, voter_id=node.id, voter_directory_id=f"dir{node.id}", replica_epoch=4, replica_id=candidate,
+        replica_directory_id=f"dir{candidate}", last_offset_epoch=4, last_offset=end, pre_vote=True,
+    )  # fmt: skip
+    node.step(RequestReceived(request, (candidate, 0, 0)))
+    (response,) = [e.response for e in node.effects[at:] if isinstance(getattr(e, "response", None), pb.VoteResponse)]
+    return bool(response.vote_granted)
+
+
+def time_out(node: SimNode) -> None:
+    node.cluster.run(1.11)
+    assert node.up.role == "prospective"
+
+
+def test_the_question_of_one_with_a_shorter_log_is_its_answer() -> None:
+    node = doubting()
+    time_out(node)
+    assert not ask(node, 2, end=4)
+    assert node.up.role == "candidate"
+
+
+def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
+    """[Refused and forgotten, it cost both a whole timeout]"""
+    node = doubting()
+    node.up._node.role._hears_leader = True
+    node.cluster.run(0.9)
+    assert not ask(node, 2, end=5)
+    assert node.up.role == "follower"
+    node.cluster.run(0.21)
+    assert node.up.role == "candidate"
+    assert not [request for request in requests_of(node, pb.VoteRequest) if request.pre_vote], "nothing left to ask"
+
+
+def test_an_old_question_does_not_count() -> None:
+    """It may hear the leader again."""
+    node = doubting()
+    node.up._node.role._hears_leader = True
+    node.cluster.run(0.4)
+    assert not ask(node, 2, end=5)
+    time_out(node)
+
+
+def test_who_fell_back_to_a_silent_leader_asks_again_when_another_does() -> None:
+    node = doubting(5)
+    time_out(node)
+    node.up._node.role.lost()
+    assert node.up.role == "follower"
+    assert not ask(node, 2, end=4)
+    assert node.up.role == "prospective"
+    assert {request.voter_id for request in requests_of(node, pb.VoteRequest)} == {2, 3, 4, 5}
+
+
+def test_of_two_with_equal_logs_the_lower_id_goes() -> None:
+    one, two = doubting(node_id=1), doubting(node_id=2)
+    for node in (one, two):
+        time_out(node)
+    assert not ask(one, 2, end=5)
+    assert one.up.role == "candidate"
+    assert ask(two, 1, end=5)
+    assert two.up.role == "prospective"
+
+
+def test_a_rival_is_waited_for_but_not_for_ever() -> None:
+    """It may be cut off from a third that this node reaches."""
+    node = doubting(5, node_id=2)
+    time_out(node)
+    begun = node.cluster.now
+    for _ in range(30):
+        assert ask(node, 1, end=5) is (node.up.role == "prospective")
+        for candidate in (3, 4):
+            ask(node, candidate, end=4)
+        if node.up.role == "candidate":
+            break
+        node.cluster.run(0.05)
+    assert node.up.role == "candidate"
+    assert 0.8 < node.cluster.now - begun < 1.1
+
+
+def test_of_five_one_is_heard_out_before_old_questions_count() -> None:
+    """[Two that go by the same questions at once split the votes of those that asked]"""
+    node = doubting(5)
+    time_out(node)
+    for candidate in (2, 3):
+        assert not ask(node, candidate, end=4)
+    assert node.up.role == "prospective"
+    node.cluster.run(0.31)
+    assert node.up.role == "candidate"
+
+
+def test_the_silent_leader_is_not_waited_for() -> None:
+    """The other follower hears it: the round is lost, and the leader is asked for records again."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    away = next(node for node in cluster.alive if node is not leader)
+    cluster.blocked = lambda source, target: {source, target} == {leader.id, away.id}
+    cluster.run_until(lambda: away.up.role == "prospective", 3)
+    cluster.run(0.01)
+    assert away.up.role == "follower"
+    cluster.heal()
+    cluster.run(2.0)
+    assert away.up._node.role._hears_leader
+    assert len(effects_of(leader, BecameLeader)) == 1
+    assert not any(persisted.vote.epoch > 1 for persisted in effects_of(away, PersistVote))
+
+
+def test_a_stranger_is_no_supporter() -> None:
+    node = doubting()
+    time_out(node)
+    assert not ask(node, 7, end=4)
+    node.cluster.network.clear()
+    node.cluster.run(0.35)
+    assert node.up.role == "prospective"
