@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from html import escape
+from time import perf_counter
 
 import uvicorn
 from prometheus_client import generate_latest
@@ -17,7 +18,12 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from raftlog.errors import ConfigError
+from raftlog.observability.http_bounds import bounded_protocol
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.printable import printable
+from raftlog.resource_limits import HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS
+
+SCRAPE_PAUSE_MAX_S = 0.1
 
 Ready = Callable[[], tuple[bool, str]]
 """Whether the node can do its work now, and the reason: why not, or as what it serves."""
@@ -61,6 +67,7 @@ class HttpServer:
         self._registry, self._ready, self._title, self._status = registry, ready, title, status
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._rendering = asyncio.Lock()
         self.address = ""
 
     async def start(self) -> None:
@@ -75,6 +82,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
+            http=bounded_protocol(HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS),
             timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
@@ -117,14 +125,19 @@ class HttpServer:
 
     async def _metrics(self, request: Request) -> Response:
         # Made on the loop, not in a thread: the callables read the node's state, which belongs to the loop.
-        return Response(generate_latest(self._registry.registry), media_type=CONTENT_TYPE_LATEST)
+        # One after the other, and each followed by as long a pause: a flood of scrapes leaves half of the loop to everybody else.
+        async with self._rendering:
+            begun = perf_counter()
+            body = generate_latest(self._registry.registry)
+            await asyncio.sleep(min(perf_counter() - begun, SCRAPE_PAUSE_MAX_S))
+        return Response(body, media_type=CONTENT_TYPE_LATEST)
 
     async def _livez(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, request: Request) -> Response:
         ready, reason = self._ready()
-        return PlainTextResponse(f"{reason}\n", status_code=200 if ready else 503)
+        return PlainTextResponse(f"{printable(reason)}\n", status_code=200 if ready else 503)
 
     async def _page(self, request: Request) -> Response:
         ready, reason = self._ready()
@@ -135,3 +148,8 @@ class HttpServer:
             title=escape(self._title), state="ready" if ready else "not ready", reason=escape(reason), rows=rows
         )
         return HTMLResponse(page)
+
+
+def escape(text: str) -> str:
+    """Text that may be a stranger's, for the page."""
+    return html.escape(printable(text))

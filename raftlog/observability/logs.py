@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
 
+from raftlog.printable import printable
+
+_LONG = frozenset({"exception", "stack"})
+"""Fields of several lines."""
 _SHARED: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -49,17 +54,35 @@ def setup_logging(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what gRPC's poller reports in a process that has, or had, several event loops.
+    """False for what gRPC logs with a traceback and nobody can act on.
 
-    Two loops woke for one byte and one found it gone; or an event was left for a loop that has been closed.
+    A peer has gone while a call of its was being answered: gRPC's server logs the failed batch if it learns of that first.
+    The poller of a process that has, or had, several event loops: two woke for one byte and one found it gone; or an event was
+    left for a loop that has been closed.
     """
-    if record.exc_info is None or "PollerCompletionQueue._handle_events" not in record.getMessage():
+    if record.exc_info is None:
         return True
     error = record.exc_info[1]
+    if record.name.startswith(("grpc.", "asyncio")) and type(error).__name__ == "ExecuteBatchError":
+        return False
+    if "PollerCompletionQueue._handle_events" not in record.getMessage():
+        return True
     return not (isinstance(error, BlockingIOError) or str(error) == "Event loop is closed")
+
+
+def _harmless(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Text of a stranger reaches no terminal as it is. JSON escapes by itself."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value, keep="\n\t" if name in _LONG else "")
+    return event
 
 
 def _renderers(*, console: bool, out: TextIO) -> list[Any]:
     if console:
-        return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        return [
+            structlog.processors.format_exc_info,
+            _harmless,
+            structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback),
+        ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

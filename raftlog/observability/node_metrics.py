@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from raftlog.metadata.image import Image
 from raftlog.observability.registry import MetricsRegistry, gauge
@@ -20,6 +20,22 @@ ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resign
 def add_quorum_metrics(metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]) -> None:
     """Kafka's ``raft-metrics``, from what DescribeQuorum answers."""
     metrics.collect(lambda: _quorum(describe()))
+
+
+def add_refusal_metrics(metrics: MetricsRegistry, refused: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+    """Messages of the quorum that this node does not believe, by type and field."""
+
+    def collect() -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "raftlog_quorum_messages_refused",
+            "Messages of the quorum that claim what this node does not believe.",
+            labels=("message", "field"),
+        )
+        for kind, count in refused().items():
+            family.add_metric(kind, count)
+        yield family
+
+    metrics.collect(collect)
 
 
 def _quorum(now: Any) -> Iterator[Metric]:
@@ -171,6 +187,18 @@ def _broker(now: Any) -> Iterator[Metric]:
         "Bytes kept so that reads at the lowest acknowledged offset work.",
         now.image_bytes_kept,
     )
+
+
+def add_space_metrics(metrics: MetricsRegistry, measured: Callable[[], tuple[int, bool]]) -> None:
+    """The disk of the node's log directory. ``measured``: bytes free, -1 if not known; whether that is below the reserve."""
+
+    def collect() -> Iterator[Metric]:
+        free_bytes, low = measured()
+        if free_bytes >= 0:
+            yield gauge("raftlog_log_dir_free_bytes", "Bytes free on the disk of the log directory.", free_bytes)
+        yield gauge("raftlog_low_on_space", "1 if the disk is below its free-space reserve: writes are refused.", low)
+
+    metrics.collect(collect)
 
 
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:

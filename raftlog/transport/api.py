@@ -9,11 +9,25 @@ All callbacks run on the event loop; none may block or raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
 from raftlog.errors import RaftlogError
+from raftlog.resource_limits import TransportLimits
+
+__all__ = [
+    "Acceptor",
+    "Conversation",
+    "DialHandler",
+    "Dialer",
+    "Link",
+    "LinkClosedError",
+    "LinkHandler",
+    "Listener",
+    "Probe",
+    "Transport",
+    "TransportLimits",
+]
 
 
 class Conversation(Enum):
@@ -47,6 +61,12 @@ class Link(Protocol):
 
     def close(self, reason: str = "") -> None:
         """End the stream; ``closed`` follows on the handler. Idempotent."""
+
+    def unknown_kind(self, what: str) -> None:
+        """The peer sent what this side has no name for: counted and logged, nothing else."""
+
+    def malformed(self, what: str) -> None:
+        """The peer sent what is beyond a limit: counted and logged, nothing else."""
 
 
 class LinkHandler(Protocol):
@@ -101,30 +121,6 @@ class Listener(Protocol):
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop listening, close all links."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransportLimits:
-    """Bounds of a transport. A link whose unsent messages exceed a bound is closed, so that memory is bounded."""
-
-    max_message_bytes: int = 64 << 20
-    max_queued_messages: int = 65536
-    max_queued_bytes: int = 64 << 20
-    reconnect_backoff_min_ms: int = 20
-    reconnect_backoff_max_ms: int = 500
-    keepalive_time_ms: int = 2_000
-    keepalive_timeout_ms: int = 2_000
-    connect_timeout_ms: int = 2_000
-
-    def within(self, fetch_timeout_ms: int) -> TransportLimits:
-        """The same for a node of the quorum: a link that met a short outage is there again before its peer is taken for silent."""
-        return replace(
-            self,
-            connect_timeout_ms=min(self.connect_timeout_ms, fetch_timeout_ms // 2),
-            reconnect_backoff_max_ms=min(
-                self.reconnect_backoff_max_ms, max(self.reconnect_backoff_min_ms, fetch_timeout_ms // 5)
-            ),
-        )
 
 
 class Transport(Protocol):

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
-
+from raftlog.logger import get_logger
 from raftlog.transport.api import Link, LinkClosedError
+from raftlog.transport.complaints import Complaint, Complaints
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PEER_ENDED = "the peer ended the stream"
 """The reason when the other side ended the stream in good order."""
@@ -23,6 +23,7 @@ class BaseLink(ABC):
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         self._loop = loop
         self._peer = peer
+        self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None
         self._closed: Callable[[Link, str], None] | None = None
@@ -59,6 +60,16 @@ class BaseLink(ABC):
         """Hand over what arrived, unless the link is closed."""
         if self._reason is None and self._received is not None:
             self.guard(self._received, self, messages)
+
+    def unknown_kind(self, what: str) -> None:
+        """The peer sent what this side has no name for."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.UNKNOWN_KIND, self._peer, what)
+
+    def malformed(self, what: str) -> None:
+        """The peer sent what is beyond a limit."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.MALFORMED, self._peer, what)
 
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler. One that raises has lost a message: say so loudly, and end the link so that its peer knows."""

@@ -38,10 +38,13 @@ class Caller:
         self._address = address
         self._max_calls = max_calls
         self._last_id = 0
-        # Future and deadline by correlation id; those that wait for a link keep their request too.
-        self._sent: dict[int, tuple[asyncio.Future[Any], float]] = {}
+        # Future, deadline and ``_heard`` when it was sent, by correlation id; those that wait for a link keep their request instead.
+        self._sent: dict[int, tuple[asyncio.Future[Any], float, int]] = {}
         self._waiting: dict[int, tuple[asyncio.Future[Any], float, Any]] = {}
         self._link: Link | None = None
+        # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a call that has timed out was sent.
+        self._heard = 0
+        self._silent_at = -1
         self._closed = False
         self._retiring = False
         self._timer: asyncio.TimerHandle | None = None
@@ -67,6 +70,11 @@ class Caller:
     def stuck(self) -> bool:
         """Whether calls wait for a connection."""
         return self._link is None and bool(self._waiting)
+
+    @property
+    def silent(self) -> bool:
+        """Whether a call has timed out and its link has said nothing at all since it was sent: better make another connection."""
+        return self._silent_at == self._heard
 
     @property
     def failure(self) -> str:
@@ -112,6 +120,7 @@ class Caller:
         if self._closed:
             return
         self._link = link
+        self._heard += 1
         waiting, self._waiting = self._waiting, {}
         for correlation_id, entry in waiting.items():
             future, deadline, request = entry
@@ -122,6 +131,7 @@ class Caller:
         """Resolve calls. An answer nobody waits for any more changes nothing, nor does one of another link."""
         if link is not self._link:
             return
+        self._heard += 1
         take = self._sent.pop
         for response in messages:
             call = take(response.correlation_id, None)
@@ -161,7 +171,7 @@ class Caller:
         except ApiError as error:
             future.set_exception(error)
         else:
-            self._sent[correlation_id] = (future, deadline)
+            self._sent[correlation_id] = (future, deadline, self._heard)
         return True
 
     def _refusal(self) -> ApiError:
@@ -173,7 +183,7 @@ class Caller:
     def _fail_sent(self, reason: str) -> None:
         sent, self._sent = self._sent, {}
         message = f"{self._address}: {reason}"
-        for future, _ in sent.values():
+        for future, _, _ in sent.values():
             if not future.done():
                 future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, message, outcome_unknown=True))
 
@@ -188,8 +198,10 @@ class Caller:
         now = self._loop.time()
         self._timer, self._timer_at = None, _NEVER
         for correlation_id in [key for key, call in self._sent.items() if call[1] <= now or call[0].done()]:
-            future = self._sent.pop(correlation_id)[0]
+            future, _, heard = self._sent.pop(correlation_id)
             if not future.done():
+                if heard == self._heard:
+                    self._silent_at = heard
                 message = f"{self._address}: no answer in time"
                 future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True))
         for correlation_id in [key for key, call in self._waiting.items() if call[1] <= now or call[0].done()]:
@@ -197,6 +209,9 @@ class Caller:
             if not future.done():
                 message = f"{self._address}: no connection in time; the request was not sent"
                 future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+        if self._retiring and not self._sent:
+            self.close()
+            return
         earliest = min(
             min((call[1] for call in self._sent.values()), default=_NEVER),
             min((call[1] for call in self._waiting.values()), default=_NEVER),

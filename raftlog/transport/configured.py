@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raftlog.config.node import NodeConfig
+from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
+from raftlog.transport.descriptors import connections_allowed
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 
@@ -11,7 +15,16 @@ from raftlog.transport.tls import TlsConfig
 def transport_of(config: NodeConfig) -> GrpcTransport:
     """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
     tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
-    limits = TransportLimits(max_message_bytes=config.max_message_bytes)
+    settings = config.settings
+    limits = TransportLimits(
+        max_message_bytes=config.max_message_bytes,
+        max_queued_bytes=max(64 << 20, config.max_message_bytes),
+        max_queued_total_bytes=max(settings.queued_max_response_bytes, config.max_message_bytes),
+        max_connections=connections_allowed(settings.max_connections),
+        connection_max_idle_ms=settings.connections_max_idle_ms,
+    )
     if config.controller is not None:
+        # A turn of the loop holds a turn of decisions there, which is no message's cost.
+        limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         limits = limits.within(config.controller.fetch_timeout_ms)
     return GrpcTransport(limits, tls=tls or None)

@@ -18,6 +18,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -27,11 +28,15 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 ENVELOPE_TARGET_BYTES = 1 << 20
 """An envelope takes no further item beyond this: joining more would hold up the loop and everything behind it."""
 
-_LENGTH_DELIMITED = 2
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 class MalformedMessageError(ValueError):
     """The peer sent bytes that are no message of this conversation."""
+
+
+class TooManyItemsError(ValueError):
+    """The peer sent more items in a message than are taken."""
 
 
 def _header(tag: int, length: int) -> bytes:
@@ -42,6 +47,43 @@ def _header(tag: int, length: int) -> bytes:
         length >>= 7
     out.append(length)
     return bytes(out)
+
+
+def _fields(message: bytes, most: int) -> int:
+    """How many fields a message has at its top, at most one more than ``most``. It ends at what is no field: parsing will, too."""
+    position, end, count = 0, len(message), 0
+    try:
+        while position < end and count <= most:
+            count += 1
+            tag, position = _varint(message, position)
+            kind = tag & 7
+            if kind == _LENGTH_DELIMITED:
+                length, position = _varint(message, position)
+                position += length
+            elif kind == _VARINT:
+                _, position = _varint(message, position)
+            elif kind == _FIXED64:
+                position += 8
+            elif kind == _FIXED32:
+                position += 4
+            # A group has no length: what is in it is counted.
+    except IndexError:
+        pass
+    return count
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it. Raises IndexError where there is none."""
+    value = message[position]
+    if value <= 0x7F:
+        return value, position + 1
+    value &= 0x7F
+    for index in range(1, 10):
+        byte = message[position + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte <= 0x7F:
+            return value, position + index + 1
+    raise IndexError
 
 
 class Wire(ABC):
@@ -79,8 +121,8 @@ class Wire(ABC):
         """Encoded items, as few envelopes as the size bound allows, in order."""
 
     @abstractmethod
-    def decode(self, envelope: bytes) -> Sequence[Any]:
-        """The messages of one envelope. Raises MalformedMessageError."""
+    def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
+        """The messages of one envelope. Raises MalformedMessageError, and TooManyItemsError before anything is parsed."""
 
 
 class SingleWire(Wire):
@@ -92,7 +134,7 @@ class SingleWire(Wire):
         """The items themselves."""
         return items
 
-    def decode(self, envelope: bytes) -> Sequence[Any]:
+    def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """A list of one."""
         try:
             return [self.item_type.FromString(envelope)]
@@ -122,7 +164,7 @@ class RepeatedWire(Wire):
         size = 0
         for item in items:
             length = len(item)
-            if size + length > ENVELOPE_TARGET_BYTES and parts:
+            if parts and (size + length > ENVELOPE_TARGET_BYTES or len(parts) >= 2 * ENVELOPE_MAX_ITEMS):
                 done.append(b"".join(parts))
                 parts, size = [], 0
             parts.append(headers[length] if length < known else _header(self._tag, length))
@@ -131,8 +173,11 @@ class RepeatedWire(Wire):
         done.append(b"".join(parts))
         return done
 
-    def decode(self, envelope: bytes) -> Sequence[Any]:
+    def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """All items of one parse; they share its memory."""
+        # An item takes two bytes at the least: only a long envelope is counted. Parsed, a megabyte of empty items takes a hundred.
+        if len(envelope) > 2 * max_items and _fields(envelope, max_items) > max_items:
+            raise TooManyItemsError(f"more than {max_items} items in a message of {len(envelope)} bytes")
         try:
             return list(self._items(self._parse(envelope)))
         except DecodeError as error:

@@ -6,12 +6,11 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 
-import structlog
-
+from raftlog.logger import get_logger
 from raftlog.transport.api import DialHandler, Link, TransportLimits
 from raftlog.transport.base_link import BaseLink
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Backoff:

@@ -8,7 +8,7 @@ from typing import Any
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation, DialHandler, TransportLimits
-from raftlog.transport.conversations import WIRES
+from raftlog.transport.bounds import Bounds
 from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 
@@ -49,13 +49,13 @@ class GrpcDialer(BaseDialer):
         conversation: Conversation,
         handler: DialHandler,
         *,
-        limits: TransportLimits,
+        bounds: Bounds,
         rng: random.Random,
         credentials: Any | None,
     ) -> None:
-        super().__init__(asyncio.get_running_loop(), address, handler, limits, rng=rng)
+        super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
-        self._limits = limits
+        self._bounds, self._limits = bounds, bounds.limits
         self._credentials = credentials
         self._task: asyncio.Task[None] | None = None
         self._attempt()
@@ -90,8 +90,7 @@ class GrpcDialer(BaseDialer):
             if refusal:
                 self._failed(refusal)
                 return
-            wires = WIRES[self._conversation]
-            link = GrpcLink(call, self._address, wires.to_server, wires.to_client, self._limits)
+            link = GrpcLink(call, self._address, self._conversation, self._bounds, serves=False)
             self._opened(link)
             await link.run()
         finally:

@@ -20,8 +20,8 @@ EXPERIMENTS = ("-event_engine_client", "-event_engine_listener")
 _IMPORTED_TOO_EARLY = "grpc" in sys.modules
 
 os.environ.setdefault("GRPC_EXPERIMENTS", ",".join(EXPERIMENTS))
-# Below ERROR the core writes each peer's orderly shutdown to stderr, past our own logs.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# The core writes to stderr, past our own logs and as often as a stranger likes: orderly shutdowns, compressed messages.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # Nothing of ours uses gRPC behind a fork; some of what shares a process with it forks to start a program (PySpark its Java). gRPC's
 # support of forks starts its threads anew in the child, where one of them may find its file closed and abort before the exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -2,18 +2,24 @@
 
 No Task and no unary RPC is on a message's way. ``send`` serialises and appends; the first one wakes the writer, which takes
 all that is pending by its next turn, so that calls made in one turn of the loop, or while a write was under way, share an envelope.
+What a served link receives is handed over in turns (:mod:`raftlog.transport.turns`): nobody holds up the loop with one message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from raftlog.errors import ApiError
+from raftlog.resource_limits import ITEM_MEMORY_BYTES, ITEMS_A_SLICE
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.api import TransportLimits
-from raftlog.transport.base_link import PEER_ENDED, BaseLink, log
-from raftlog.transport.conversations import MalformedMessageError, Wire
+from raftlog.transport.api import Conversation
+from raftlog.transport.base_link import PEER_ENDED, BaseLink
+from raftlog.transport.bounds import Bounds
+from raftlog.transport.complaints import Complaint
+from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -34,37 +40,56 @@ class Stream(Protocol):
 
 
 class GrpcLink(BaseLink):
-    """A link over one stream. ``run`` must be awaited by whoever owns the stream."""
+    """A link over one stream. ``run`` must be awaited by whoever owns the stream. ``serves``: this is the server's end."""
 
-    def __init__(self, stream: Stream, peer: str, outgoing: Wire, incoming: Wire, limits: TransportLimits) -> None:
+    def __init__(self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds, *, serves: bool) -> None:
         super().__init__(asyncio.get_running_loop(), peer)
         self._stream = stream
-        self._outgoing = outgoing
-        self._incoming = incoming
-        self._encode = outgoing.encode
-        self._limits = limits
+        wires, limits = WIRES[conversation], bounds.limits
+        self._outgoing, self._incoming = (wires.to_client, wires.to_server)[:: 1 if serves else -1]
+        self._encode = self._outgoing.encode
+        self._bounds = bounds
+        self._complaints = bounds.complaints
+        self._budget = bounds.send_budget
+        self._turns = bounds.turns[conversation.name] if serves else None
+        self._slice_items = ITEMS_A_SLICE.get(conversation.name, 1)
+        request_max_bytes = limits.request_max_bytes(conversation.name)
+        self._send_max_bytes = limits.max_message_bytes if serves else request_max_bytes
+        self._receive_max_bytes = request_max_bytes if serves else limits.max_message_bytes
+        self._max_items = limits.max_message_items
         self._max_messages = limits.max_queued_messages
         self._max_bytes = limits.max_queued_bytes
         self._pending: list[bytes] = []
-        self._pending_bytes = 0
+        self._unsent_bytes = 0
+        """Of what is pending, and of what is being written."""
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self.refusal: ApiError | None = None
+        """Why the link was closed, if it was for want of room."""
 
     def send(self, message: Any) -> None:
         """Queue a message. Raises LinkClosedError, TypeError, and ApiError MESSAGE_TOO_LARGE (nothing sent, link stays)."""
         if self._reason is not None:
             raise self._closed_error()
-        data = self._encode(message, self._limits.max_message_bytes)
-        pending = self._pending
-        if len(pending) >= self._max_messages or self._pending_bytes + len(data) > self._max_bytes:
-            self.close(f"{len(pending)} messages of {self._pending_bytes} bytes wait unsent: the peer does not keep up")
+        data = self._encode(message, self._send_max_bytes)
+        pending, length = self._pending, len(data)
+        if len(pending) >= self._max_messages or self._unsent_bytes + length > self._max_bytes:
+            self.cut(f"{len(pending)} messages of {self._unsent_bytes} bytes wait unsent: the peer does not keep up")
             raise self._closed_error()
         pending.append(data)
-        self._pending_bytes += len(data)
+        self._unsent_bytes += length
+        self._budget.add(self, length)
+        if self._reason is not None:
+            raise self._closed_error()
         wake = self._wake
         if wake is not None:
             self._wake = None
             wake.set_result(None)
+
+    def cut(self, reason: str) -> None:
+        """Close a link whose peer does not read."""
+        self.refusal = self._bounds.throttled(Complaint.SLOW_READER, self._peer, reason)
+        self.close(reason)
 
     async def run(self) -> None:
         """Carry messages until either side ends the stream or the caller is cancelled."""
@@ -79,24 +104,73 @@ class GrpcLink(BaseLink):
 
     def _shut(self) -> None:
         self._pending = []
-        self._pending_bytes = 0
+        unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
+        self._budget.sent(self, unsent_bytes, all_sent=True)
         if not self._ended.done():
             self._ended.set_result(None)
 
     async def _read(self) -> None:
-        read, decode = self._stream.read, self._incoming.decode
+        read = self._stream.read
         try:
             while True:
                 data = await read()
                 if data is grpc.aio.EOF:
                     self.close(PEER_ENDED)
                     return
-                self.deliver(decode(data))
+                if len(data) > self._receive_max_bytes:
+                    detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"
+                    raise self._bounds.throttled(Complaint.TOO_LARGE, self._peer, detail)
+                if self._turns is None:
+                    self.deliver(self._incoming.decode(data, self._max_items))
+                else:
+                    await self._work(data)
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             self.close(failure_text(error))
         except MalformedMessageError as error:
-            log.error("malformed message", peer=self._peer, error=str(error))
+            self._bounds.complaints.add(Complaint.MALFORMED, self._peer, str(error))
             self.close(f"malformed message: {error}")
+        except TooManyItemsError as error:
+            self.refusal = self._bounds.throttled(Complaint.TOO_MANY_ITEMS, self._peer, str(error))
+            self.close(str(error))
+        except ApiError as error:
+            self.refusal = error
+            self.close(error.message)
+
+    async def _work(self, data: bytes) -> None:
+        """Hand over one envelope, in as many turns as it needs."""
+        turns, size = self._turns, self._slice_items
+        assert turns is not None
+        if turns.busy:
+            await self._turn(len(data))
+        begun = turns.now()
+        messages: Sequence[Any] = self._incoming.decode(data, self._max_items)
+        count, position = len(messages), 0
+        while True:
+            self.deliver(messages[position : position + size] if count > size else messages)
+            position += size
+            now = turns.now()
+            turns.spent(now - begun)
+            begun = now
+            if position >= count:
+                break
+            if turns.over:
+                await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
+                begun = turns.now()
+        if not turns.over:
+            turns.pass_on()
+
+    async def _turn(self, cost_bytes: int) -> None:
+        """Wait for a turn, if there is room for what waits with it. Raises ApiError."""
+        assert self._turns is not None
+        waiting = self._bounds.waiting
+        if not waiting.take(self._peer, cost_bytes):
+            raise self._bounds.throttled(
+                Complaint.TOO_MUCH_WAITING, self._peer, f"{waiting.held(self._peer)} bytes wait already"
+            )
+        try:
+            await self._turns.next(self._peer)
+        finally:
+            waiting.give_back(self._peer, cost_bytes)
 
     async def _write(self) -> None:
         write, envelopes = self._stream.write, self._outgoing.envelopes
@@ -105,13 +179,23 @@ class GrpcLink(BaseLink):
                 if not self._pending:
                     self._wake = self._loop.create_future()
                     await self._wake
+                # Nothing is sent between here and the first write: these items are all that is unsent.
+                left_bytes = self._unsent_bytes
                 items, self._pending = self._pending, []
-                self._pending_bytes = 0
                 for envelope in envelopes(items):
                     await write(envelope)
+                    count = min(left_bytes, len(envelope))
+                    left_bytes -= count
+                    self._sent(count)
         # InvalidStateError is how grpc.aio says that the call ended under a write.
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             self.close(failure_text(error))
+
+    def _sent(self, count: int) -> None:
+        """So many bytes of what was sent have left."""
+        if self._reason is None:
+            self._unsent_bytes -= count
+            self._budget.sent(self, count, all_sent=not self._unsent_bytes)
 
 
 def failure_text(error: Exception) -> str:

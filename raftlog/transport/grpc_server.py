@@ -8,16 +8,19 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from raftlog.errors import ConfigError
+from raftlog.resource_limits import UNARY_MAX_BYTES
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.admission import Admission
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.base_link import PEER_ENDED, log
-from raftlog.transport.conversations import WIRES
+from raftlog.transport.bounds import Bounds
+from raftlog.transport.complaints import Complaint
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
 from raftlog.transport.grpc_link import GrpcLink
 from raftlog.transport.probe import split_address
+from raftlog.transport.statuses import abort, peer_address, refusal_metadata
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -25,8 +28,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # isort: skip
 from grpc_reflection.v1alpha import reflection  # isort: skip
 
 
-def server_options(limits: TransportLimits) -> list[tuple[str, int]]:
-    """Options of a server."""
+_IDENTITY_ALONE = 1
+"""A bit set of compression algorithms: a compressed message of kilobytes can hold gigabytes, so none is taken."""
+
+
+def server_options(limits: TransportLimits, conversations: Iterable[Conversation]) -> list[tuple[str, int]]:
+    """Options of a server of these conversations."""
+    receive_max_bytes = max((limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES)
     return [
         # Two nodes on one port must not share it silently.
         ("grpc.so_reuseport", 0),
@@ -36,18 +44,23 @@ def server_options(limits: TransportLimits) -> list[tuple[str, int]]:
         # Clients choose their own keepalive time; the default would throw them out for pinging too often.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_send_message_length", limits.max_message_bytes),
-        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", receive_max_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+        ("grpc.server_handshake_timeout_ms", limits.handshake_timeout_ms),
+        ("grpc.max_connection_idle_ms", limits.connection_max_idle_ms),
     ]
 
 
 class GrpcListener:
     """A bound server and its live links. Made by :func:`listen`."""
 
-    def __init__(self, server: Any, address: str, health_servicer: Any, limits: TransportLimits) -> None:
+    def __init__(self, server: Any, address: str, health_servicer: Any, bounds: Bounds) -> None:
         self._server = server
         self._address = address
         self._health = health_servicer
-        self._limits = limits
+        self._bounds = bounds
         # A dict for its order: links are closed in the order they came.
         self._links: dict[GrpcLink, None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -77,33 +90,42 @@ class GrpcListener:
 
     def stream_handler(self, conversation: Conversation, acceptor: Acceptor) -> Callable[[Any, Any], Awaitable[None]]:
         """The coroutine function that serves one conversation's streams."""
-        wires = WIRES[conversation]
+        places = self._bounds.streams[conversation.name]
 
         async def serve(_: Any, context: Any) -> None:
-            await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
-            link = GrpcLink(context, peer_address(context), wires.to_client, wires.to_server, self._limits)
+            peer = peer_address(context)
+            if not places.take(peer):
+                message = f"{places.held(peer)} streams of {conversation.name} are open on this connection, {places.total} in all"
+                await abort(context, self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message))
             try:
-                handler = acceptor(link)
-            except Exception:
-                log.exception("an acceptor failed", conversation=conversation.name, peer=link.peer)
-                await context.abort(grpc.StatusCode.INTERNAL, "the acceptor failed")
-            link.attach(handler.received, handler.closed)
-            self._links[link] = None
-            try:
-                await link.run()
+                await self._converse(conversation, acceptor, peer, context)
             finally:
-                del self._links[link]
-            # A client that ends its sending side ends the link: answers still due are not waited for.
-            if link.close_reason != PEER_ENDED:
-                context.set_code(grpc.StatusCode.UNAVAILABLE)
-                context.set_details(link.close_reason or "")
+                places.give_back(peer)
 
         return serve
 
-
-def peer_address(context: Any) -> str:
-    """``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` as an address."""
-    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
+    async def _converse(self, conversation: Conversation, acceptor: Acceptor, peer: str, context: Any) -> None:
+        await context.send_initial_metadata(((LINK_METADATA_KEY, "1"),))
+        link = GrpcLink(context, peer, conversation, self._bounds, serves=True)
+        try:
+            handler = acceptor(link)
+        except Exception:
+            log.exception("an acceptor failed", conversation=conversation.name, peer=link.peer)
+            await context.abort(grpc.StatusCode.INTERNAL, "the acceptor failed")
+        link.attach(handler.received, handler.closed)
+        self._links[link] = None
+        try:
+            await link.run()
+        finally:
+            del self._links[link]
+        if link.refusal is not None:
+            context.set_trailing_metadata(refusal_metadata(link.refusal))
+            context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+            context.set_details(link.close_reason or "")
+        # A client that ends its sending side ends the link: answers still due are not waited for.
+        elif link.close_reason != PEER_ENDED:
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            context.set_details(link.close_reason or "")
 
 
 async def listen(
@@ -111,7 +133,7 @@ async def listen(
     acceptors: dict[Conversation, Acceptor],
     *,
     extra_handlers: Sequence[Any],
-    limits: TransportLimits,
+    bounds: Bounds,
     credentials: Any | None,
 ) -> GrpcListener:
     """Bind and start. Raises ConfigError if the address cannot be bound."""
@@ -119,7 +141,7 @@ async def listen(
     # Before gRPC tries: it would write a line of its own to stderr.
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
-    server = grpc.aio.server(options=server_options(limits))
+    server = grpc.aio.server(interceptors=(Admission(bounds),), options=server_options(bounds.limits, acceptors))
     health_servicer = health.aio.HealthServicer()
     try:
         bound = (
@@ -128,7 +150,7 @@ async def listen(
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}") from error
     shown_host = f"[{host}]" if ":" in host else host
-    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, limits)
+    listener = GrpcListener(server, f"{shown_host}:{bound}", health_servicer, bounds)
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -9,6 +9,7 @@ from typing import Any
 
 from raftlog.transport import grpc_server, probe
 from raftlog.transport.api import Acceptor, Conversation, DialHandler, Probe, TransportLimits
+from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.tls import TlsConfig
 
@@ -32,6 +33,7 @@ class GrpcTransport:
         self._rng = rng or random.Random()
         self._channel_credentials = tls.channel_credentials() if tls else None
         self._server_credentials = tls.server_credentials() if tls else None
+        self.bounds = Bounds(asyncio.get_running_loop(), self._limits)
         self._dialers: list[GrpcDialer] = []
         self._listeners: list[grpc_server.GrpcListener] = []
 
@@ -39,7 +41,7 @@ class GrpcTransport:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
         self._dialers = [dialer for dialer in self._dialers if not dialer.done]
         dialer = GrpcDialer(
-            address, conversation, handler, limits=self._limits, rng=self._rng, credentials=self._channel_credentials
+            address, conversation, handler, bounds=self.bounds, rng=self._rng, credentials=self._channel_credentials
         )
         self._dialers.append(dialer)
         return dialer
@@ -52,7 +54,7 @@ class GrpcTransport:
             address,
             acceptors,
             extra_handlers=extra_handlers,
-            limits=self._limits,
+            bounds=self.bounds,
             credentials=self._server_credentials,
         )
         self._listeners.append(listener)
@@ -64,6 +66,7 @@ class GrpcTransport:
 
     async def close(self) -> None:
         """Close everything and wait until it is gone. Idempotent. With calls of another transport alive it takes 50 ms."""
+        self.bounds.complaints.close()
         dialers, self._dialers = self._dialers, []
         listeners, self._listeners = self._listeners, []
         for dialer in dialers:

@@ -9,13 +9,14 @@ from typing import Any
 class UnaryLink:
     """Takes the one response."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
         self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
     def peer(self) -> str:
-        """For logs."""
-        return "unary"
+        """Who has called, for logs."""
+        return self._peer
 
     def send(self, message: Any) -> None:
         """The response. The caller may have gone."""
@@ -24,3 +25,9 @@ class UnaryLink:
 
     def close(self, reason: str = "") -> None:
         """There is nothing to close."""
+
+    def unknown_kind(self, what: str) -> None:
+        """A unary call has one kind."""
+
+    def malformed(self, what: str) -> None:
+        """The caller is told."""

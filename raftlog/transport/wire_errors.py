@@ -13,6 +13,7 @@ def error_to_wire(error: ApiError) -> common_pb2.Error:
         error_message=error.message,
         field=error.field,
         outcome_unknown=error.outcome_unknown,
+        throttle_time_ms=error.throttle_time_ms,
     )
 
 
@@ -24,4 +25,11 @@ def error_from_wire(error: common_pb2.Error, *, leader_id: int = -1) -> ApiError
     except ValueError:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         message = f"error code {error.error_code}: {message}"
-    return ApiError(code, message, field=error.field, outcome_unknown=error.outcome_unknown, leader_id=leader_id)
+    return ApiError(
+        code,
+        message,
+        field=error.field,
+        outcome_unknown=error.outcome_unknown,
+        leader_id=leader_id,
+        throttle_time_ms=error.throttle_time_ms,
+    )

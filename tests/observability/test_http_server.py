@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from raftlog.errors import ConfigError
 from raftlog.observability import HttpServer, MetricsRegistry
+from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
 
 
 async def get(address: str, path: str) -> tuple[int, str, str]:
@@ -93,3 +95,29 @@ async def test_signals_stay_the_process_s(node):
     import signal
 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_silent_connections_shut_no_health_check_out(node):
+    server, _state = node
+    host, _, port = server.address.rpartition(":")
+    held = [await asyncio.open_connection(host, int(port)) for _ in range(HTTP_MAX_CONNECTIONS + 20)]
+    assert (await get(server.address, "/livez"))[::2] == (200, "ok\n")
+    # The oldest were cut, and no others.
+    ends = await asyncio.gather(*(asyncio.wait_for(held[i][0].read(), 2) for i in range(20)), return_exceptions=True)
+    assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
+    assert not held[-1][0].at_eof()
+    for _, writer in held:
+        writer.close()
+
+
+async def test_a_connection_without_a_whole_request_is_closed(monkeypatch):
+    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
+    server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), lambda: (True, "fine"))
+    await server.start()
+    host, _, port = server.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: a")
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+    await server.stop()

@@ -10,6 +10,10 @@ import pytest
 import structlog
 
 from raftlog.observability import setup_logging
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+
+import grpc.aio  # isort: skip
+from grpc._cython import cygrpc  # isort: skip
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +88,14 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are():
     assert out.getvalue() == ""
     asyncio_log.error(message, exc_info=ValueError("x"))
     assert "ValueError: x" in out.getvalue()
+
+
+@pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
+def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(logger: str):
+    out = io.StringIO()
+    setup_logging("info", "json", stream=out)
+    message = "Unexpected [ExecuteBatchError] raised by servicer method"
+    logging.getLogger(logger).error(message, exc_info=cygrpc.ExecuteBatchError("SendInitialMetadata"))
+    assert out.getvalue() == ""
+    logging.getLogger(logger).error(message, exc_info=grpc.aio.InternalError("x"))
+    assert "InternalError" in out.getvalue()

@@ -9,7 +9,13 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.observability import Latency, MetricsRegistry
-from raftlog.observability.node_metrics import add_broker_metrics, add_controller_metrics, add_quorum_metrics
+from raftlog.observability.node_metrics import (
+    add_broker_metrics,
+    add_controller_metrics,
+    add_quorum_metrics,
+    add_refusal_metrics,
+    add_space_metrics,
+)
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -85,6 +91,15 @@ def test_quorum_metrics_of_a_leader(metrics):
     assert not any("replica_lag" in line and ('"1"' in line or '"3"' in line) for line in lines)
 
 
+def test_refused_messages(metrics):
+    refused = {("VoteRequest", "replica_epoch"): 3}
+    add_refusal_metrics(metrics, lambda: refused)
+    name = "raftlog_quorum_messages_refused_total"
+    assert f'{name}{{field="replica_epoch",message="VoteRequest"}} 3.0' in page(metrics)
+    refused["VoteRequest", "replica_epoch"] = 4
+    assert any(line.startswith(name) and line.endswith(" 4.0") for line in page(metrics))
+
+
 def broker_record(broker_id: int, *, fenced: bool) -> records_pb2.RegisterBrokerRecord:
     return records_pb2.RegisterBrokerRecord(broker_id=broker_id, incarnation_id="i", broker_epoch=0, fenced=fenced)
 
@@ -124,3 +139,15 @@ def test_broker_metrics(metrics):
     assert 'kafka_server_broker_state{state="stopping"} 0.0' in lines
     assert "broker_metadata_metrics_last_applied_record_offset 40.0" in lines
     assert "raftlog_broker_self_fenced 0.0" in lines
+
+
+def test_space_metrics_of_any_node(metrics):
+    measured = [(-1, False)]
+    add_space_metrics(metrics, lambda: measured[0])
+    before = page(metrics)
+    assert "raftlog_low_on_space 0.0" in before
+    assert not any(line.startswith("raftlog_log_dir_free_bytes") for line in before), (
+        "nothing is said that is not known"
+    )
+    measured[0] = (4096, True)
+    assert {"raftlog_log_dir_free_bytes 4096.0", "raftlog_low_on_space 1.0"} <= set(page(metrics))

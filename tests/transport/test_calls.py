@@ -237,3 +237,36 @@ def test_closing_with_calls_in_flight_says_that_they_are_unknown() -> None:
         assert failure(sent) == (ErrorCode.NETWORK_EXCEPTION, True)
 
     scripted(test)
+
+
+def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_meanwhile() -> None:
+    async def test(caller: Caller, _: ScriptedTransport) -> None:
+        link = ScriptedLink()
+        caller.opened(link)
+        caller.call(request(), 1)
+        answered = caller.call(request(), 5)
+        await asyncio.sleep(0.5)
+        caller.received(link, [response(2)])
+        await asyncio.sleep(1)
+        assert answered.done()
+        assert not caller.silent, "it said something after that call was sent"
+        caller.call(request(), 1)
+        await asyncio.sleep(1.1)
+        assert caller.silent
+        caller.opened(ScriptedLink())
+        assert not caller.silent, "another link"
+
+    scripted(test)
+
+
+def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out() -> None:
+    async def test(caller: Caller, transport: ScriptedTransport) -> None:
+        caller.opened(ScriptedLink())
+        caller.call(request(), 1)
+        caller.retire()
+        assert not transport.closed
+        await asyncio.sleep(1.1)
+        assert transport.closed
+        assert caller.ended
+
+    scripted(test)

@@ -38,7 +38,7 @@ def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, 
     requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * size) for i, size in items]
     (envelope,) = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
     assert envelope == controller_pb2.ControllerRequests(requests=requests).SerializeToString()
-    assert wire.decode(envelope) == requests
+    assert wire.decode(envelope, 1 << 20) == requests
 
 
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 129, 2047, 2048, 16383, 16384, 2_000_000, 3_000_000])
@@ -53,7 +53,7 @@ def test_headers_at_each_length_of_the_varint(size: int) -> None:
 def test_an_empty_item_is_still_an_item() -> None:
     wire = WIRES[Conversation.BROKER].to_server
     (envelope,) = wire.envelopes([wire.encode(broker_pb2.BrokerRequest(), MAX_BYTES)] * 3)
-    assert len(wire.decode(envelope)) == 3
+    assert len(wire.decode(envelope, 1 << 20)) == 3
 
 
 def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
@@ -61,7 +61,7 @@ def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
     sizes = [400_000, 400_000, 400_000, 3_000_000, 10, 10, 900_000, 200_000]
     requests = [controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * s) for i, s in enumerate(sizes)]
     envelopes = wire.envelopes([wire.encode(request, MAX_BYTES) for request in requests])
-    decoded = [wire.decode(envelope) for envelope in envelopes]
+    decoded = [wire.decode(envelope, 1 << 20) for envelope in envelopes]
     assert [[item.correlation_id for item in envelope] for envelope in decoded] == [[0, 1], [2], [3], [4, 5, 6], [7]]
     assert all(
         len(envelope) <= ENVELOPE_TARGET_BYTES + 100 or len(items) == 1
@@ -89,4 +89,4 @@ def test_a_message_above_the_limit_is_a_typed_error() -> None:
 def test_bytes_that_are_no_message_are_told_apart(conversation: Conversation) -> None:
     for wire in (WIRES[conversation].to_server, WIRES[conversation].to_client):
         with pytest.raises(MalformedMessageError):
-            wire.decode(b"\x0a\xff\xff\xff")
+            wire.decode(b"\x0a\xff\xff\xff", 1 << 20)

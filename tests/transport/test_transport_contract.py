@@ -201,6 +201,50 @@ def test_a_link_whose_queue_is_full_is_closed_with_a_reason(run: Runner) -> None
     run(scenario, replace(LIMITS, max_queued_messages=10))
 
 
+def test_what_is_changed_after_it_was_sent_is_not_sent(run: Runner) -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(), Recorder()
+        await connect(world, server, client)
+        message = request(1)
+        for i in (1, 2):
+            message.correlation_id = i
+            client.links[0].send(message)
+        message.correlation_id = 3
+        await until(lambda: len(server.ids) == 2)
+        assert server.ids == [1, 2]
+
+    run(scenario)
+
+
+def test_what_a_receiver_changes_is_his_own(run: Runner) -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(), Recorder()
+        server.on_received = lambda _, messages: messages[0].Clear()
+        await connect(world, server, client)
+        message = request(7)
+        client.links[0].send(message)
+        await until(lambda: server.envelopes)
+        assert message.correlation_id == 7
+
+    run(scenario)
+
+
+def test_a_message_that_no_envelope_takes_is_not_sent_and_the_link_stays(run: Runner) -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(), Recorder()
+        await connect(world, server, client)
+        large = controller_pb2.ControllerRequest(
+            correlation_id=1, delete_topics=controller_pb2.DeleteTopicsRequest(names=["x" * 5000])
+        )
+        with pytest.raises(ApiError) as caught:
+            client.links[0].send(large)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        client.links[0].send(request(2))
+        await until(lambda: server.ids == [2])
+
+    run(scenario, replace(LIMITS, max_message_bytes=4096))
+
+
 def test_a_message_of_the_other_direction_is_refused(run: Runner) -> None:
     async def scenario(world: World) -> None:
         server, client = Recorder(), Recorder()

@@ -25,7 +25,7 @@ BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
 
 
-def controller_test(answer: Callable[[Any], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]) -> None:
+def controller_test(answer: Callable[[Any, str], Awaitable[Any]], test: Callable[[Any], Awaitable[None]]) -> None:
     async def scenario(world: World) -> None:
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
         listener = await world.server.listen(
@@ -47,7 +47,7 @@ async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
 def test_each_method_goes_through_its_own_body() -> None:
     asked: list[str] = []
 
-    async def answer(item: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+    async def answer(item: controller_pb2.ControllerRequest, _: str) -> controller_pb2.ControllerResponse:
         body = item.WhichOneof("body")
         assert body is not None
         asked.append(body)
@@ -87,7 +87,7 @@ def test_each_method_goes_through_its_own_body() -> None:
 def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
     timeouts: list[int] = []
 
-    async def answer(item: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+    async def answer(item: controller_pb2.ControllerRequest, _: str) -> controller_pb2.ControllerResponse:
         timeouts.append(item.timeout_ms)
         return controller_pb2.ControllerResponse()
 
@@ -105,7 +105,7 @@ def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
 def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> None:
     error = ApiError(ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions")
 
-    async def answer(_: Any) -> controller_pb2.ControllerResponse:
+    async def answer(_: Any, __: str) -> controller_pb2.ControllerResponse:
         if raised:
             raise error
         return controller_pb2.ControllerResponse(error=error_to_wire(error))
@@ -120,7 +120,7 @@ def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> No
 
 
 def test_not_controller_names_the_leader() -> None:
-    async def answer(_: Any) -> controller_pb2.ControllerResponse:
+    async def answer(_: Any, __: str) -> controller_pb2.ControllerResponse:
         error = common_pb2.Error(error_code=ErrorCode.NOT_CONTROLLER, error_message="ask node 2")
         return controller_pb2.ControllerResponse(error=error, leader_id=2)
 
@@ -133,7 +133,7 @@ def test_not_controller_names_the_leader() -> None:
 
 
 def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
-    async def answer(_: Any) -> Any:
+    async def answer(_: Any, __: str) -> Any:
         raise ZeroDivisionError("secret")
 
     async def test(stub: Any) -> None:
@@ -156,7 +156,7 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
     async def write(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
         return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
 
-    async def read(item: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse:
+    async def read(item: broker_pb2.BrokerRequest, _: str) -> broker_pb2.BrokerResponse:
         return broker_pb2.BrokerResponse(describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1"))
 
     async def scenario(world: World) -> None:
@@ -180,7 +180,7 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
 
 
 def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:
-    async def read(_: Any) -> Any:
+    async def read(_: Any, __: str) -> Any:
         raise AssertionError
 
     with pytest.raises(ValueError, match=r"nothing serves .*DescribeQuorum"):

@@ -1,0 +1,62 @@
+"""A queue in which nobody waits for more than one item of each other holder. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """In order for each holder, and one holder after the other: whoever sends ten thousand at once delays itself. O(1)."""
+
+    __slots__ = ("_length", "_queues")
+
+    def __init__(self) -> None:
+        # In the order of their turns; never with an empty queue.
+        self._queues: dict[Hashable, deque[T]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        for queue in self._queues.values():
+            yield from queue
+
+    def length_of(self, holder: Hashable) -> int:
+        """How many of a holder wait."""
+        queue = self._queues.get(holder)
+        return 0 if queue is None else len(queue)
+
+    def push(self, holder: Hashable, item: T) -> None:
+        """Append."""
+        queue = self._queues.get(holder)
+        if queue is None:
+            self._queues[holder] = deque((item,))
+        else:
+            queue.append(item)
+        self._length += 1
+
+    def pop(self) -> T | None:
+        """The next one; None if there is none."""
+        for holder, queue in self._queues.items():
+            item = queue.popleft()
+            self._length -= 1
+            if len(self._queues) > 1 or not queue:
+                del self._queues[holder]
+                if queue:
+                    self._queues[holder] = queue
+            return item
+        return None
+
+    def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Take out all that are unwanted. O(n)."""
+        removed = [item for item in self if unwanted(item)]
+        if removed:
+            kept = {holder: deque(i for i in queue if not unwanted(i)) for holder, queue in self._queues.items()}
+            self._queues = {holder: queue for holder, queue in kept.items() if queue}
+            self._length -= len(removed)
+        return removed

@@ -1,0 +1,124 @@
+"""Checks a message against the table, all the way down. Each message type's checks are put together once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.fields import FIELDS
+from raftlog.limits.rules import ByHandler, Items, Rule
+
+Check = Callable[[Any], None]
+_NOTHING: Mapping[str, Rule] = {}
+_CHECKS: dict[Any, Check | None] = {}
+"""By message type, as far as they were asked for."""
+_LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
+
+
+class _WrongError(Exception):
+    """``path``: the field's name and, on the way out, those around it, the innermost first."""
+
+    def __init__(self, message: str, *path: str) -> None:
+        super().__init__(message)
+        self.path = list(path)
+
+
+def check(message: Message, prefix: str = "") -> None:
+    """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that the message itself is in."""
+    checked = checks_of(type(message))
+    if checked is None:
+        return
+    try:
+        checked(message)
+    except _WrongError as wrong:
+        path = [*([prefix] if prefix else []), *reversed(wrong.path)]
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(wrong), field=".".join(path)) from None
+
+
+def checks_of(type_: type[Message]) -> Check | None:
+    """What checks a message of this type; None if there is nothing to check. Raises KeyError for a field without a limit."""
+    if type_ not in _CHECKS:
+        _CHECKS[type_] = _put_together(type_)
+    return _CHECKS[type_]
+
+
+def _put_together(type_: type[Message]) -> Check | None:
+    fields = tuple(
+        (field.name, each)
+        for field in type_.DESCRIPTOR.fields
+        if (each := _field_check(field, FIELDS.get(type_, _NOTHING))) is not None
+    )
+    if not fields:
+        return None
+
+    def checked(message: Any) -> None:
+        for _, each in fields:
+            each(message)
+
+    return checked
+
+
+def _field_check(field: Any, rules: Mapping[str, Rule]) -> Check | None:
+    rule = rules.get(field.name)
+    if rule is None and (field.is_repeated or field.type in _LIMITED):
+        raise KeyError(f"{field.full_name} has no limit: raftlog.limits.fields")
+    inner = checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
+    if field.is_repeated:
+        return _list_check(field.name, rule, inner)
+    if field.message_type is not None:
+        return None if inner is None else _message_check(field.name, inner)
+    return None if rule is None or isinstance(rule, ByHandler) else _value_check(field.name, rule)
+
+
+def _value_check(name: str, rule: Any) -> Check:
+    error = rule.error
+
+    def check_value(message: Any) -> None:
+        value = getattr(message, name)
+        wrong = error(value)
+        if wrong:
+            raise _WrongError(wrong, name)
+
+    return check_value
+
+
+def _message_check(name: str, inner: Check) -> Check:
+    def check_message(message: Any) -> None:
+        if message.HasField(name):
+            try:
+                inner(getattr(message, name))
+            except _WrongError as wrong:
+                wrong.path.append(name)
+                raise
+
+    return check_message
+
+
+def _list_check(name: str, rule: Rule | None, inner: Check | None) -> Check | None:
+    limit = rule if isinstance(rule, Items) else None
+    each = limit.each.error if limit is not None and limit.each is not None else None
+    if limit is None and inner is None:
+        return None
+
+    def check_list(message: Any) -> None:
+        values = getattr(message, name)
+        if limit is not None and (wrong := limit.error(values)):
+            raise _WrongError(wrong, name)
+        if inner is not None:
+            for index, value in enumerate(values):
+                try:
+                    inner(value)
+                except _WrongError as wrong_item:
+                    wrong_item.path.append(f"{name}[{index}]")
+                    raise
+        elif each is not None:
+            for index, value in enumerate(values):
+                if wrong := each(value):
+                    raise _WrongError(wrong, f"{name}[{index}]")
+
+    return check_list

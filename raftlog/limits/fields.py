@@ -1,0 +1,164 @@
+"""The limit of every text, byte string and list in what a client, a broker or another node sends.
+
+A field without a line here is an error as soon as its message is checked, and a test walks all requests of all services. The numbers are
+below what stores them later can hold: the principal's length takes 16 bits of a batch's header; names become parts of keys, of entities in
+snapshots and of metrics; all of it is printed somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.protobuf.message import Message
+
+from raftlog.limits.rules import (
+    ENDPOINT,
+    HOST,
+    OPTIONAL_ENDPOINT,
+    RACK,
+    ByHandler,
+    Items,
+    Octets,
+    Rule,
+    Text,
+    name,
+)
+from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.common.v1 import common_pb2 as common
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+from raftlog.wire.data.v1 import data_pb2 as data
+from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
+from raftlog.wire.records.v1 import records_pb2 as records
+
+PRINCIPAL_MAX_CHARS = 1024
+MESSAGE_MAX_BYTES = 64 << 20
+"""Of the transport: nothing larger arrives."""
+ENVELOPE = ByHandler(MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself")
+CLUSTER_ID = ByHandler(255, "compared with the cluster's own; a refusal shows 80 characters of it")
+ID = Text(255)
+DIRECTORY_ID = Text(255)
+ERROR_MESSAGE = Text(2000)
+TOPIC_NAME = Text(249)
+TOPIC_ID = Octets(16)
+RESOURCE_NAME = Text(249)
+CONFIG_KEY = Text(249)
+MANY = Items(100_000)
+"""As many as fit into a request: what it would write is counted by its handler."""
+REPLICAS = Items(1_000)
+READ_TOPICS = Items(20_000, TOPIC_NAME)
+READ_RESOURCES = Items(1_000)
+DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
+"""Of one read, which is answered in one go: its answer is many times larger than its question."""
+BROKER_FEATURES, BROKER_LISTENERS, BROKER_LOG_DIRS = Items(100), Items(100), Items(100, Text(4096))
+CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums: the log's reader checks them")
+
+FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
+    common.ClientIdentity: {"principal": Text(PRINCIPAL_MAX_CHARS)},
+    records.Listener: {"name": name(255), "host": HOST},
+    records.FeatureRange: {"name": name()},
+    records.ProcessProof: {"boot_id": ID, "directory_id": DIRECTORY_ID},
+    records.IdList: {"ids": REPLICAS},
+    # --- to the active controller
+    controller.ControllerRequests: {"requests": ENVELOPE},
+    controller.ControllerRequest: {"cluster_id": CLUSTER_ID},
+    controller.RegisterBrokerRequest: {
+        "cluster_id": CLUSTER_ID,
+        "incarnation_id": ID,
+        "listeners": BROKER_LISTENERS,
+        "features": BROKER_FEATURES,
+        "rack": RACK,
+        "log_dirs": BROKER_LOG_DIRS,
+    },
+    controller.AlterPartitionRequest: {"topics": MANY},
+    controller.AlterPartitionTopic: {"topic_id": TOPIC_ID, "partitions": MANY},
+    controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},
+    controller.CreateTopicsRequest: {"topics": MANY},
+    controller.CreatableTopic: {
+        "name": ByHandler(249, "controller.topics checks it, with an error for each topic"),
+        "assignments": MANY,
+        "configs": Items(1_000),
+    },
+    controller.CreatableReplicaAssignment: {"broker_ids": REPLICAS},
+    controller.ConfigEntry: {
+        "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
+        "value": ByHandler(32_768, "controller.configs: config.value.max.bytes, printable"),
+    },
+    controller.DeleteTopicsRequest: {"names": Items(100_000, TOPIC_NAME)},
+    # The hot path: everything in it is looked up or checked by controller.configs.
+    controller.IncrementalAlterConfigsRequest: {"resources": ByHandler(100_000, "controller.configs counts them")},
+    controller.AlterConfigsResource: {
+        "resource_name": ByHandler(249, "controller.configs: looked up, or 249 printable characters"),
+        "configs": ByHandler(1_000, "controller.configs: no key twice, so no more than there are keys"),
+    },
+    controller.AlterableConfig: {
+        "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
+        "value": ByHandler(32_768, "controller.configs: config.value.max.bytes, printable"),
+    },
+    controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
+    controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},
+    controller.UpdateRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
+    controller.OpenClientRequest: {"name": Text(249)},
+    controller.UpdateFeaturesRequest: {"updates": Items(100)},
+    controller.FeatureUpdate: {"name": name()},
+    controller.CreatePartitionsRequest: {"topics": MANY},
+    controller.CreatePartitionsTopic: {"name": TOPIC_NAME, "assignments": MANY},
+    controller.CreatePartitionsAssignment: {"broker_ids": REPLICAS},
+    controller.AlterPartitionReassignmentsRequest: {"topics": MANY},
+    controller.ReassignableTopic: {"name": TOPIC_NAME, "partitions": MANY},
+    controller.ListPartitionReassignmentsRequest: {"topics": MANY},
+    controller.ListReassignmentsTopic: {"name": TOPIC_NAME, "partition_indexes": MANY},
+    controller.ElectLeadersRequest: {"topics": MANY},
+    controller.ElectableTopic: {"name": TOPIC_NAME, "partition_indexes": MANY},
+    controller.AlterHostnamesRequest: {"alterations": MANY},
+    controller.HostnameAlteration: {
+        "hostname": ByHandler(255, "controller.hostnames: a host, or a mapping that is there and is to be deleted")
+    },
+    controller.AlterExportCursorsRequest: {"alterations": MANY},
+    controller.ExportCursorAlteration: {
+        "name": ByHandler(249, "controller.export_cursors checks it, with an error for each cursor"),
+        "target": ByHandler(1024, "controller.export_cursors: 1024 printable characters"),
+    },
+    controller.MetadataFetchRequest: {"cluster_id": CLUSTER_ID},
+    # --- to a broker
+    broker.BrokerRequests: {"requests": ENVELOPE},
+    broker.BrokerRequest: {"cluster_id": CLUSTER_ID},
+    broker.MetadataRequest: {"topics": READ_TOPICS},
+    broker.DescribeConfigsRequest: {"resources": READ_RESOURCES},
+    broker.DescribeConfigsResource: {"resource_name": RESOURCE_NAME, "configuration_keys": Items(1_000, CONFIG_KEY)},
+    data.ProduceRequest: {"partitions": DATA_PARTITIONS},
+    data.ProducePartition: {
+        "topic_id": TOPIC_ID,
+        "records": ByHandler(24 << 20, "broker.partition.produces: max.message.bytes, and how many a request has"),
+    },
+    data.FetchRequest: {"partitions": DATA_PARTITIONS},
+    data.FetchPartition: {"topic_id": TOPIC_ID},
+    data.ListOffsetsRequest: {"partitions": DATA_PARTITIONS},
+    data.ListOffsetsPartition: {"topic_id": TOPIC_ID},
+    data.BrokerMetadataRequest: {"partitions": MANY},
+    data.PartitionKey: {"topic_id": TOPIC_ID},
+    data.ReplicaFetchRequest: {"cluster_id": CLUSTER_ID, "partitions": MANY, "forgotten": MANY},
+    data.ReplicaFetchPartition: {"topic_id": TOPIC_ID},
+    # --- between the nodes of the quorum, both ways
+    quorum.QuorumMessages: {"messages": ENVELOPE},
+    quorum.VoteRequest: {
+        "cluster_id": CLUSTER_ID,
+        "replica_directory_id": DIRECTORY_ID,
+        "voter_directory_id": DIRECTORY_ID,
+    },
+    quorum.VoteResponse: {"leader_endpoint": OPTIONAL_ENDPOINT, "error_message": ERROR_MESSAGE},
+    quorum.BeginQuorumEpochRequest: {
+        "cluster_id": CLUSTER_ID,
+        "voter_directory_id": DIRECTORY_ID,
+        "leader_endpoint": OPTIONAL_ENDPOINT,
+    },
+    quorum.BeginQuorumEpochResponse: {"error_message": ERROR_MESSAGE},
+    quorum.EndQuorumEpochResponse: {"error_message": ERROR_MESSAGE},
+    quorum.EndQuorumEpochRequest: {"cluster_id": CLUSTER_ID, "preferred_candidates": Items(1_000)},
+    quorum.PreferredCandidate: {"candidate_directory_id": DIRECTORY_ID},
+    quorum.FetchRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
+    quorum.FetchResponse: {"records": CHUNK, "leader_endpoint": OPTIONAL_ENDPOINT},
+    quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
+    quorum.FetchSnapshotResponse: {"bytes": CHUNK},
+    quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},
+}

@@ -1,0 +1,101 @@
+"""The kinds of limits. A rule says what is wrong with a value, or nothing; it is a length and at most one scan of a short text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.limits.hosts import HOST_MAX_CHARS, endpoint_error, host_error
+
+_SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """At most so many characters, and none that is not printable: terminals and logs show it later."""
+
+    max_chars: int
+
+    def error(self, value: str) -> str:
+        """What is wrong with the value; empty if nothing is."""
+        if len(value) > self.max_chars:
+            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+        return "" if value.isprintable() else f"{value[:_SHOWN_CHARS]!r} has characters that cannot be printed"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """At most so many characters, all of an allow-list. Empty is allowed; where it is not, the handler says so."""
+
+    max_chars: int
+    pattern: re.Pattern[str]
+    what: str
+
+    def error(self, value: str) -> str:
+        """What is wrong with the value; empty if nothing is."""
+        if len(value) > self.max_chars:
+            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+        return "" if self.pattern.fullmatch(value) else f"{value[:_SHOWN_CHARS]!r} is no {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host, or a host and a port. Empty is allowed only with ``optional``."""
+
+    wrong: Callable[[str], str]
+    max_chars: int
+    optional: bool = False
+
+    def error(self, value: str) -> str:
+        """What is wrong with the value; empty if nothing is."""
+        return "" if self.optional and not value else self.wrong(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """At most so many bytes."""
+
+    max_bytes: int
+
+    def error(self, value: bytes) -> str:
+        """What is wrong with the value; empty if nothing is."""
+        return "" if len(value) <= self.max_bytes else f"{len(value)} bytes are more than the {self.max_bytes} allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of at most so many; ``each``: the rule of an item that is no message."""
+
+    max_items: int
+    each: Text | Allowed | None = None
+
+    def error(self, value: Any) -> str:
+        """What is wrong with the list, but for its items; empty if nothing is."""
+        return "" if len(value) <= self.max_items else f"{len(value)} items are more than the {self.max_items} allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class ByHandler:
+    """Not looked at here: who handles the request has a check that is as strict. ``why`` names it, ``limit`` is what it allows."""
+
+    limit: int
+    why: str
+
+
+Rule = Text | Allowed | Address | Octets | Items | ByHandler
+
+NAME = re.compile(r"[A-Za-z0-9._-]*")
+
+
+def name(max_chars: int = 249) -> Allowed:
+    """Letters, digits, dots, dashes and underscores."""
+    return Allowed(max_chars, NAME, "name of letters, digits, dots, dashes and underscores")
+
+
+RACK = Allowed(255, re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"), "rack: letters, digits, blanks and . _ : / @ = + , -")
+CLUSTER_ID = Text(255)
+HOST = Address(host_error, HOST_MAX_CHARS)
+ENDPOINT = Address(endpoint_error, HOST_MAX_CHARS + 6)
+OPTIONAL_ENDPOINT = Address(endpoint_error, HOST_MAX_CHARS + 6, optional=True)

@@ -1,0 +1,124 @@
+"""What stands before every call that is no conversation: unary methods, health, reflection.
+
+A call needs a place, and its turn: one is begun in each turn of the loop, however many have come. A request that does not parse is
+the caller's mistake; left to itself, gRPC would make an unknown error of it, and a traceback in our log.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.api import Conversation
+from raftlog.transport.bounds import UNARY, Bounds
+from raftlog.transport.complaints import Complaint
+from raftlog.transport.statuses import abort, peer_address
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+_CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
+
+
+class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Wraps the handlers of a server. Conversations have places and turns of their own."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._places = bounds.streams[UNARY]
+        self._turns = bounds.turns[UNARY]
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """The handler of one call, guarded."""
+        handler = await continuation(details)
+        if handler is None or details.method in _CONVERSATIONS:
+            return handler
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, handler.request_deserializer, details.method),
+                response_serializer=handler.response_serializer,
+            )
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(handler.unary_stream), self._lenient(handler), handler.response_serializer
+            )
+        if handler.stream_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(handler.stream_stream), self._lenient(handler), handler.response_serializer
+            )
+        return handler
+
+    @contextmanager
+    def _place(self, peer: str) -> Iterator[ApiError | None]:
+        """A place among the calls, or why there is none."""
+        places = self._places
+        if not places.take(peer):
+            message = f"{places.held(peer)} calls are open on this connection, {places.total} in all"
+            yield self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message)
+            return
+        try:
+            yield None
+        finally:
+            places.give_back(peer)
+
+    async def _turn(self, peer: str) -> None:
+        if self._turns.busy:
+            await self._turns.next(peer)
+        # All of it: what a call will take is not known before it is made.
+        self._turns.begin_last()
+
+    def _unary(self, behaviour: Any, parse: Callable[[bytes], Any] | None, method: str) -> Any:
+        async def call(data: bytes, context: Any) -> Any:
+            peer = peer_address(context)
+            with self._place(peer) as refusal:
+                if refusal is not None:
+                    return await abort(context, refusal)
+                await self._turn(peer)
+                try:
+                    request = parse(data) if parse is not None else data
+                except Exception as error:  # DecodeError, and whatever else a parser has for strange bytes
+                    message = f"no request of {method}: {error}"
+                    self._bounds.complaints.add(Complaint.MALFORMED, peer, message)
+                    return await abort(context, ApiError(ErrorCode.INVALID_REQUEST, message))
+                return await behaviour(request, context)
+
+        return call
+
+    def _stream(self, behaviour: Any) -> Any:
+        if inspect.isasyncgenfunction(behaviour):
+
+            async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
+                peer = peer_address(context)
+                with self._place(peer) as refusal:
+                    if refusal is not None:
+                        await abort(context, refusal)
+                    async for response in behaviour(request, context):
+                        await self._turn(peer)
+                        yield response
+
+            return generate
+
+        async def call(request: Any, context: Any) -> Any:
+            with self._place(peer_address(context)) as refusal:
+                if refusal is not None:
+                    await abort(context, refusal)
+                return await behaviour(request, context)
+
+        return call
+
+    def _lenient(self, handler: Any) -> Callable[[bytes], Any]:
+        """A parser that takes what does not parse for an empty request, which the service answers with its own error."""
+        parse = handler.request_deserializer
+
+        def parse_or_empty(data: bytes) -> Any:
+            try:
+                return parse(data)
+            except Exception:
+                self._bounds.complaints.add(Complaint.MALFORMED, "", "a request of health or reflection")
+                return parse(b"")
+
+        return parse_or_empty

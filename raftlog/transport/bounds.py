@@ -1,0 +1,67 @@
+"""What all links of one transport share: its limits, the turns of the loop, the budgets, and the complaints about peers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.observability.registry import gauge
+from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
+from raftlog.shares import Shares
+from raftlog.transport.api import Conversation, TransportLimits
+from raftlog.transport.complaints import Complaint, Complaints
+from raftlog.transport.send_budget import SendBudget
+from raftlog.transport.turns import Turns
+
+UNARY = "unary"
+"""The pool of everything that is no conversation: unary calls, health, reflection."""
+
+
+class Bounds:
+    """Made on the event loop, once for each transport."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits) -> None:
+        self.limits = limits
+        self.complaints = Complaints(loop)
+        self.send_budget = SendBudget(limits.max_queued_total_bytes)
+        self.waiting = Shares(limits.max_waiting_total_bytes)
+        """Bytes of received messages that wait for their turn, by peer."""
+        pools = [*(conversation.name for conversation in Conversation), UNARY]
+        # Of each conversation its own: a flood of one kind never takes the time or the places of another.
+        self.turns = {
+            # What only queues its messages has no long turns of its own.
+            pool: Turns(loop, limits.turn_ms, long_turn_ms=math.inf if pool in ITEMS_A_SLICE else limits.long_turn_ms)
+            for pool in pools
+        }
+        self.streams = {pool: Shares(limits.max_streams) for pool in pools}
+
+    def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:
+        """Complain about a peer; the refusal that it is told."""
+        self.complaints.add(complaint, peer, message)
+        return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+
+    def metrics(self) -> Sequence[Metric]:
+        """For a node's registry."""
+        refused = CounterMetricFamily(
+            "raftlog_transport_complaints", "What peers did that a peer must not do, by kind.", labels=("kind",)
+        )
+        for kind in Complaint:
+            refused.add_metric((str(kind),), self.complaints.counts[kind])
+        return (
+            refused,
+            gauge(
+                "raftlog_transport_unsent_bytes",
+                "Bytes that wait to be sent, on all links.",
+                self.send_budget.total_bytes,
+            ),
+            gauge(
+                "raftlog_transport_streams",
+                "Open streams and unary calls that peers have begun here.",
+                *(((pool.lower(),), shares.total) for pool, shares in self.streams.items()),
+                labels=("conversation",),
+            ),
+        )

@@ -1,0 +1,110 @@
+"""Errors as gRPC tells them: a status, and in the trailing metadata the whole error and when to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from google.protobuf import any_pb2, duration_pb2
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.common.v1 import common_pb2
+
+import grpc  # isort: skip
+
+ERROR_METADATA_KEY = "raftlog-error-bin"
+"""Trailing metadata of a failed call: the serialised common.Error."""
+LEADER_METADATA_KEY = "raftlog-leader-id"
+"""Trailing metadata beside NOT_CONTROLLER: who is, if known."""
+RICH_STATUS_KEY = "grpc-status-details-bin"
+"""gRPC's rich error model: a google.rpc.Status, here with a google.rpc.RetryInfo."""
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""gRPC's own retries wait so long."""
+_RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
+
+_S = grpc.StatusCode
+_E = ErrorCode
+STATUS: Mapping[ErrorCode, Any] = {
+    _E.OFFSET_OUT_OF_RANGE: _S.OUT_OF_RANGE,
+    _E.POSITION_OUT_OF_RANGE: _S.OUT_OF_RANGE,
+    _E.CORRUPT_MESSAGE: _S.DATA_LOSS,
+    _E.UNKNOWN_TOPIC_OR_PARTITION: _S.NOT_FOUND,
+    _E.UNKNOWN_TOPIC_ID: _S.NOT_FOUND,
+    _E.BROKER_ID_NOT_REGISTERED: _S.NOT_FOUND,
+    _E.SNAPSHOT_NOT_FOUND: _S.NOT_FOUND,
+    _E.UNKNOWN_PRODUCER_ID: _S.NOT_FOUND,
+    _E.TOPIC_ALREADY_EXISTS: _S.ALREADY_EXISTS,
+    _E.DUPLICATE_BROKER_REGISTRATION: _S.ALREADY_EXISTS,
+    _E.DUPLICATE_VOTER: _S.ALREADY_EXISTS,
+    _E.VOTER_NOT_FOUND: _S.NOT_FOUND,
+    _E.RESOURCE_NOT_FOUND: _S.NOT_FOUND,
+    _E.REQUEST_TIMED_OUT: _S.DEADLINE_EXCEEDED,
+    _E.LEADER_NOT_AVAILABLE: _S.UNAVAILABLE,
+    _E.BROKER_NOT_AVAILABLE: _S.UNAVAILABLE,
+    _E.NETWORK_EXCEPTION: _S.UNAVAILABLE,
+    _E.LAO_UNKNOWN: _S.UNAVAILABLE,
+    _E.NO_READ_LEASE: _S.UNAVAILABLE,
+    _E.OFFSET_NOT_AVAILABLE: _S.UNAVAILABLE,
+    _E.NOT_ENOUGH_REPLICAS: _S.UNAVAILABLE,
+    _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _S.UNAVAILABLE,
+    _E.THROTTLING_QUOTA_EXCEEDED: _S.RESOURCE_EXHAUSTED,
+    _E.UNSUPPORTED_VERSION: _S.UNIMPLEMENTED,
+    _E.OPERATION_NOT_ATTEMPTED: _S.ABORTED,
+    _E.KAFKA_STORAGE_ERROR: _S.INTERNAL,
+    _E.UNKNOWN_SERVER_ERROR: _S.INTERNAL,
+    _E.NOT_CONTROLLER: _S.FAILED_PRECONDITION,
+    _E.NOT_LEADER_OR_FOLLOWER: _S.FAILED_PRECONDITION,
+    _E.FENCED_LEADER_EPOCH: _S.FAILED_PRECONDITION,
+    _E.UNKNOWN_LEADER_EPOCH: _S.FAILED_PRECONDITION,
+    _E.NEW_LEADER_ELECTED: _S.FAILED_PRECONDITION,
+    _E.STALE_BROKER_EPOCH: _S.FAILED_PRECONDITION,
+    _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _S.FAILED_PRECONDITION,
+    _E.DUPLICATE_SEQUENCE_NUMBER: _S.FAILED_PRECONDITION,
+    _E.INELIGIBLE_REPLICA: _S.FAILED_PRECONDITION,
+    _E.INCONSISTENT_CLUSTER_ID: _S.FAILED_PRECONDITION,
+    _E.INCONSISTENT_GENERATION: _S.FAILED_PRECONDITION,
+    _E.BROKER_FENCED: _S.FAILED_PRECONDITION,
+    _E.POLICY_VIOLATION: _S.FAILED_PRECONDITION,
+    _E.PREFERRED_LEADER_NOT_AVAILABLE: _S.FAILED_PRECONDITION,
+    _E.ELIGIBLE_LEADERS_NOT_AVAILABLE: _S.FAILED_PRECONDITION,
+    _E.ELECTION_NOT_NEEDED: _S.FAILED_PRECONDITION,
+    _E.NO_REASSIGNMENT_IN_PROGRESS: _S.FAILED_PRECONDITION,
+}
+"""The status of each error; what is not here finds fault with the request itself: INVALID_ARGUMENT."""
+
+
+def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
+    """The trailing metadata of an error."""
+    metadata: list[tuple[str, str | bytes]] = [(ERROR_METADATA_KEY, error_to_wire(error).SerializeToString())]
+    if error.leader_id >= 0 and error.code is ErrorCode.NOT_CONTROLLER:
+        metadata.append((LEADER_METADATA_KEY, str(error.leader_id)))
+    if error.throttle_time_ms:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(error.throttle_time_ms)
+        retry = common_pb2.RetryInfo(retry_delay=delay).SerializeToString()
+        status = common_pb2.RichStatus(
+            code=status_of(error).value[0],
+            message=error.message,
+            details=[any_pb2.Any(type_url=_RETRY_INFO, value=retry)],
+        )
+        metadata.append((RICH_STATUS_KEY, status.SerializeToString()))
+        metadata.append((PUSHBACK_KEY, str(error.throttle_time_ms)))
+    return tuple(metadata)
+
+
+def status_of(error: ApiError) -> Any:
+    """The gRPC status of an error."""
+    return STATUS.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def abort(context: Any, error: ApiError) -> None:
+    """End a call with an error. Does not return."""
+    await context.abort(status_of(error), str(error), refusal_metadata(error))
+
+
+def peer_address(context: Any) -> str:
+    """``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` as an address."""
+    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -1,0 +1,113 @@
+"""What nodes and clients say to a replica and to a broker: beyond a limit it is refused where it comes in, and nothing else happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check
+from raftlog.limits.fields import FIELDS
+from raftlog.limits.rules import ByHandler, Octets
+from raftlog.replica.peers import PeerAcceptor
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.data.v1 import data_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+TEXTS = [
+    (type_, field.name)
+    for type_, rules in FIELDS.items()
+    for field in type_.DESCRIPTOR.fields
+    if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+    and not field.is_repeated
+    and not isinstance(rules[field.name], ByHandler)
+]
+
+
+@pytest.mark.parametrize(("type_", "name"), TEXTS, ids=lambda value: getattr(value, "__name__", value))
+def test_each_text_by_itself(type_: Any, name: str) -> None:
+    rule = FIELDS[type_][name]
+    values = [b"x" * 17] if isinstance(rule, Octets) else ["x" * 70_000, "a\x1b[31m", "a\n"]
+    for value in values:
+        with pytest.raises(ApiError) as raised:
+            check(type_(**{name: value}), "outer")
+        assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, f"outer.{name}")
+
+
+def test_a_field_deep_inside_is_named() -> None:
+    request = data_pb2.ReplicaFetchRequest(
+        partitions=[data_pb2.ReplicaFetchPartition(), data_pb2.ReplicaFetchPartition(topic_id=bytes(17))]
+    )
+    with pytest.raises(ApiError) as raised:
+        check(request)
+    assert raised.value.field == "partitions[1].topic_id"
+    names = broker_pb2.MetadataRequest(topics=["a", "b\n"])
+    with pytest.raises(ApiError) as raised:
+        check(names)
+    assert raised.value.field == "topics[1]"
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.complaints: list[str] = []
+
+    def malformed(self, what: str) -> None:
+        self.complaints.append(what)
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+BAD_REQUESTS = [
+    (Conversation.QUORUM, "vote_request", pb.VoteRequest(replica_directory_id="x" * 256)),
+    (Conversation.QUORUM, "begin_quorum_epoch_request", pb.BeginQuorumEpochRequest(leader_endpoint="a\x1b[31m:1")),
+    (
+        Conversation.QUORUM,
+        "begin_quorum_epoch_request",
+        pb.BeginQuorumEpochRequest(leader_endpoint="a" * 70_000 + ":1"),
+    ),
+    (
+        Conversation.QUORUM,
+        "end_quorum_epoch_request",
+        pb.EndQuorumEpochRequest(preferred_candidates=[pb.PreferredCandidate(candidate_directory_id="\n")]),
+    ),
+    (
+        Conversation.QUORUM,
+        "end_quorum_epoch_request",
+        pb.EndQuorumEpochRequest(preferred_candidates=[pb.PreferredCandidate()] * 1001),
+    ),
+    (Conversation.REPLICATION, "", pb.FetchRequest(correlation_id=7, replica_directory_id="\x00")),
+    (Conversation.SNAPSHOT, "", pb.FetchSnapshotRequest(correlation_id=7, replica_directory_id="x" * 256)),
+]
+
+
+@pytest.mark.parametrize(
+    ("conversation", "field", "request_"), BAD_REQUESTS, ids=lambda value: getattr(value, "name", "")
+)
+def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
+    conversation: Any, field: str, request_: Any
+) -> None:
+    reached: list[Any] = []
+    acceptor = PeerAcceptor(conversation, lambda request, reply_to: reached.append(request))
+    link: Any = Answers()
+    message = pb.QuorumMessage(correlation_id=7, **{field: request_}) if field else request_
+    acceptor.received(link, [message])
+    assert not reached
+    assert [one.split(":")[0] for one in link.complaints] == [type(request_).__name__]
+    (answer,) = link.sent
+    body = getattr(answer, answer.WhichOneof("body")) if field else answer
+    assert (answer.correlation_id, body.error_code, body.leader_id) == (7, ErrorCode.INVALID_REQUEST, -1)
+
+
+def test_a_request_of_a_peer_within_the_limits_does() -> None:
+    reached: list[Any] = []
+    acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: reached.append(request))
+    link: Any = Answers()
+    request = pb.BeginQuorumEpochRequest(cluster_id="c", leader_endpoint="[::1]:9093", voter_directory_id="dir")
+    acceptor.received(link, [pb.QuorumMessage(correlation_id=7, begin_quorum_epoch_request=request)])
+    assert reached == [request]
+    assert not link.sent
