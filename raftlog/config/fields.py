@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from raftlog.limits.hosts import host_error
 from raftlog.quorum.config import Voter
 
 _ENDPOINT = re.compile(
@@ -40,6 +41,8 @@ def parse_endpoint(value: object) -> Endpoint:
     match = _ENDPOINT.match(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not host:port (for instance 127.0.0.1:9093)")
+    if match["host"] and (wrong := host_error(match["host"])):
+        raise ValueError(wrong)
     port = int(match["port"])
     if port > 65535:
         raise ValueError(f"{value!r}: the port must be 0 to 65535")

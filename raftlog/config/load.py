@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from raftlog.config.node import NodeConfig, node_config
 from raftlog.config.rules import broken_rules
 from raftlog.config.settings import FIELD_OF_KEY, Settings
-from raftlog.config.sources import Given, process_environment, read_environment, read_file, read_flags, suggest
+from raftlog.config.sources import Given, process_environment, read_environment, read_file, read_flags, shown, suggest
 from raftlog.errors import ConfigError
 
 
@@ -22,11 +22,11 @@ def load_config(
     Raises ConfigError whose message lists all mistakes, one a line, each naming its key and where it was given.
     """
     mistakes: list[str] = []
-    given = read_file(path) if path is not None else {}
+    given = read_file(path, mistakes) if path is not None else {}
     given |= read_environment(process_environment() if environment is None else environment, mistakes)
     given |= read_flags(flags, mistakes)
     unknown = sorted(given.keys() - FIELD_OF_KEY.keys())
-    mistakes += [f"{key}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}" for key in unknown]
+    mistakes += [f"{shown(key)}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}" for key in unknown]
     settings, wrong = _validate(given, mistakes)
     mistakes.extend(broken_rules(settings, wrong))
     if mistakes:
@@ -43,9 +43,10 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
         wrong: dict[str, list[str]] = {}
         for detail in error.errors(include_url=False):
             key = str(detail["loc"][0])
-            wrong.setdefault(key, []).append(detail["msg"].removeprefix("Value error, "))
+            wrong.setdefault(key, []).append(shown(detail["msg"].removeprefix("Value error, ")))
         mistakes += [
-            f"{key} = {values[key]!r} in {given[key].origin}: {'; '.join(wrong[key])}" for key in sorted(wrong)
+            f"{key} = {shown(repr(values[key]))} in {given[key].origin}: {'; '.join(wrong[key])}"
+            for key in sorted(wrong)
         ]
         good = {key: value for key, value in values.items() if key not in wrong}
         return Settings.model_validate(good), {FIELD_OF_KEY[key] for key in wrong}

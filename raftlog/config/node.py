@@ -62,6 +62,7 @@ class ControllerConfig:
     metadata_max_retention_ms: int
     metadata_export_cursor_max_bytes: int
     request_timeout_ms: int
+    request_timeout_max_ms: int
     metadata_log_free_space_reserve_bytes: int
 
 
@@ -76,8 +77,10 @@ class BrokerConfig:
     session_timeout_ms: int
     fencing_timeout_ms: int
     registration_timeout_ms: int
+    id_generation_force: bool
     shutdown_timeout_ms: int
     request_timeout_ms: int
+    request_timeout_max_ms: int
     replica_lag_time_max_ms: int
     replica_fetch_wait_max_ms: int
     replica_fetch_max_bytes: int
@@ -223,6 +226,7 @@ def _controller(settings: Settings, own: Voter | None, listener: Endpoint) -> Co
         metadata_max_retention_ms=settings.metadata_max_retention_ms,
         metadata_export_cursor_max_bytes=settings.metadata_export_cursor_max_bytes,
         request_timeout_ms=settings.request_timeout_ms,
+        request_timeout_max_ms=settings.request_timeout_max_ms,
         metadata_log_free_space_reserve_bytes=settings.metadata_log_free_space_reserve_bytes,
     )
 
@@ -238,8 +242,10 @@ def _broker(settings: Settings, listener: Endpoint) -> BrokerConfig:
         session_timeout_ms=settings.broker_session_timeout_ms,
         fencing_timeout_ms=settings.broker_fencing_timeout_ms,
         registration_timeout_ms=settings.initial_broker_registration_timeout_ms,
+        id_generation_force=settings.broker_id_generation_force,
         shutdown_timeout_ms=settings.controlled_shutdown_timeout_ms,
         request_timeout_ms=settings.request_timeout_ms,
+        request_timeout_max_ms=settings.request_timeout_max_ms,
         replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
         replica_fetch_wait_max_ms=settings.replica_fetch_wait_max_ms,
         replica_fetch_max_bytes=settings.replica_fetch_max_bytes,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from raftlog.config.fields import WILDCARD_HOSTS, Endpoint
 from raftlog.config.settings import Settings, key_of
+from raftlog.limits.rules import CLUSTER_ID, RACK
 
 Check = Callable[[Settings], "str | None"]
 
@@ -52,6 +53,8 @@ def _node_id(settings: Settings) -> str | None:
 
 
 def _cluster_id(settings: Settings) -> str | None:
+    if wrong := CLUSTER_ID.error(settings.cluster_id):
+        return wrong
     return None if settings.cluster_id.strip() else "required (make one with: raftlog storage random-uuid)"
 
 
@@ -132,6 +135,10 @@ def _advertised(settings: Settings) -> str | None:
     return None
 
 
+def _rack(settings: Settings) -> str | None:
+    return RACK.error(settings.broker_rack) or None
+
+
 def _port_without_id(settings: Settings) -> str | None:
     told = settings.advertised_listeners or settings.listeners
     if is_broker(settings) and settings.node_id is None and told and not told[0].port:
@@ -203,7 +210,14 @@ def _tls_complete(settings: Settings) -> str | None:
     return "TLS needs all three: tls.certificate.file, tls.key.file and tls.ca.file"
 
 
+def _timeouts(settings: Settings) -> str | None:
+    if settings.request_timeout_ms > settings.request_timeout_max_ms:
+        return f"{settings.request_timeout_ms} is above request.timeout.max.ms ({settings.request_timeout_max_ms})"
+    return None
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(("request_timeout_ms", "request_timeout_max_ms"), _timeouts),
     Rule(("process_roles",), _one_role),
     Rule(("node_id", "process_roles"), _node_id),
     Rule(("cluster_id",), _cluster_id),
@@ -215,6 +229,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("listeners", "controller_quorum_voters", "controller_quorum_bootstrap_servers", "process_roles"), _listeners),
     Rule(("advertised_listeners", "listeners", "controller_quorum_voters", "process_roles"), _advertised),
     Rule(("listeners", "advertised_listeners", "node_id", "process_roles"), _port_without_id),
+    Rule(("broker_rack",), _rack),
     Rule(("http_listener",), _http_listener),
     Rule(("broker_session_timeout_ms", "broker_heartbeat_interval_ms"), _heartbeats_in_session),
     Rule(("broker_fencing_timeout_ms", "broker_session_timeout_ms"), _fencing_after_session),

@@ -86,7 +86,8 @@ class Settings(BaseModel):
         " dead leader is noticed at once.", unit="ms", roles=CONTROLLER,
     )  # fmt: skip
     controller_quorum_election_jitter_max_ms: Positive = _key(
-        200, "Spread added to the election and fetch timeouts, so that two nodes do not ask for votes in the same instant.",
+        200, "Spread added to the election timeout, and by half to the fetch timeout, so that two nodes do not ask for votes in the"
+        " same instant.",
         unit="ms", roles=CONTROLLER,
     )  # fmt: skip
     controller_quorum_election_backoff_max_ms: Positive = _key(
@@ -107,7 +108,7 @@ class Settings(BaseModel):
     )  # fmt: skip
     controller_quorum_request_timeout_ms: Positive = _key(
         1000,
-        "How long a vote or epoch request may stay unanswered before it is sent again.",
+        "How long a request of the quorum may stay unanswered before it is sent again, and its link, if nothing has come on it, replaced.",
         unit="ms",
         roles=CONTROLLER,
     )
@@ -229,8 +230,13 @@ class Settings(BaseModel):
         " ends without. At least two heartbeats.", unit="ms", roles=BROKER,
     )  # fmt: skip
     initial_broker_registration_timeout_ms: Positive = _key(
-        60000, "A broker that cannot register for so long exits.", unit="ms", roles=BROKER
-    )
+        60000, "A broker that cannot register for so long exits. One without an id that is told to wait for another broker's waits longer.",
+        unit="ms", roles=BROKER,
+    )  # fmt: skip
+    broker_id_generation_force: bool = _key(
+        False, "A broker that has no id, and whose host has none, gets a new one at once, though another broker that holds replicas"
+        " is absent. Its replicas stay one short; take it out again when the broker has its id.", roles=BROKER,
+    )  # fmt: skip
 
     # --- partition replicas -------------------------------------------------------------------------------------------
     replica_lag_time_max_ms: Positive = _key(
@@ -262,9 +268,27 @@ class Settings(BaseModel):
 
     # --- requests -----------------------------------------------------------------------------------------------------
     request_timeout_ms: Positive = _key(30000, "The deadline of a request that names none.", unit="ms", roles=BOTH)
+    request_timeout_max_ms: Positive = _key(
+        300_000, "The longest timeout of a request; one that names a longer one has this. What waits takes a place that others want.",
+        unit="ms", roles=BOTH,
+    )  # fmt: skip
     socket_request_max_bytes: Positive = _key(
-        64 << 20, "The largest message accepted; a larger request is refused.", unit="bytes"
+        64 << 20, "The largest message; a larger one is refused. Towards a server each conversation has a smaller bound of its own:"
+        " 32 MiB for a broker's clients, 8 MiB for a controller's.", unit="bytes",
+    )  # fmt: skip
+
+    # --- connections --------------------------------------------------------------------------------------------------
+    max_connections: Positive = _key(
+        1_000, "Connections accepted at a time on the listener; more are closed at once. Fewer, where the process may not open so many"
+        " files.",
+    )  # fmt: skip
+    connections_max_idle_ms: Positive = _key(
+        600_000, "A connection without an open call is closed after this.", unit="ms"
     )
+    queued_max_response_bytes: Positive = _key(
+        128 << 20, "What all peers together may leave unread of the answers sent to them. Above it the peer is cut off that has read"
+        " nothing for the longest.", unit="bytes",
+    )  # fmt: skip
 
     # --- TLS ----------------------------------------------------------------------------------------------------------
     tls_certificate_file: str = _key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +20,10 @@ ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FI
 CLI_VARIABLES = frozenset({"RAFTLOG_BOOTSTRAP_CONTROLLER", "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_TIMEOUT"})
 """Variables with our prefix that the command line reads, and that configure no node."""
 
+MAX_FILE_BYTES = 1 << 20
+"""Far above any configuration: what is larger is another file."""
+_SHOWN_CHARACTERS = 200
+
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
 # Kubernetes puts these into every pod beside a service of our name: RAFTLOG_SERVICE_HOST, RAFTLOG_PORT_9093_TCP, ...
 _SERVICE_LINK = re.compile(r"^RAFTLOG_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP)\w*)?)$")
@@ -33,27 +37,50 @@ class Given:
     origin: str
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML mean the same."""
-    flat: dict[str, Any] = {}
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML mean the same.
+
+    An empty table is a value like others, unless keys could lie in it: else an unknown key that holds one would not be seen.
+    """
     for name, value in table.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{key}."))
+        if isinstance(value, Mapping) and (value or any(known.startswith(f"{key}.") for known in FIELD_OF_KEY)):
+            yield from flatten(value, f"{key}.")
         else:
-            flat[key] = value
-    return flat
+            yield key, value
 
 
-def read_file(path: Path) -> dict[str, Given]:
-    """The values of a TOML file. Raises ConfigError if it cannot be read."""
+def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
+    """The values of a TOML file; a key that is there in two forms is a mistake. Raises ConfigError if it cannot be read."""
+    given: dict[str, Given] = {}
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        for key, value in flatten(tomllib.loads(_text(path))):
+            if key in given:
+                mistakes.append(f"{shown(key)}: twice in {path}")
+            given[key] = Given(value, str(path))
+    except RecursionError:
+        raise ConfigError(f"{path} is no configuration: it is nested too deeply") from None
+    except ValueError as error:
+        # tomllib's errors, those of UTF-8, and that of a number with thousands of digits.
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return given
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    return {key: Given(value, str(path)) for key, value in flatten(content).items()}
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is no configuration: it has more than {MAX_FILE_BYTES} bytes")
+    return data.decode().replace("\r\n", "\n")
+
+
+def shown(value: object) -> str:
+    """A key or a value in a message: on one line, and no longer than people read."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dict[str, Given]:
@@ -64,8 +91,13 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
         if key is not None:
             given[key] = Given(environment[variable], variable)
         elif variable.startswith(ENV_PREFIX) and variable not in CLI_VARIABLES and not _SERVICE_LINK.match(variable):
-            mistakes.append(f"{variable}: unknown environment variable{suggest(variable, _KEY_OF_ENV)}")
+            mistakes.append(f"{shown(variable)}: unknown environment variable{suggest(variable, _KEY_OF_ENV)}")
     return given
+
+
+def environment_configures() -> bool:
+    """Whether this process's environment sets a configuration key."""
+    return any(variable in _KEY_OF_ENV for variable in process_environment())
 
 
 def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
@@ -76,7 +108,7 @@ def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
         if equals and key.strip():
             given[key.strip()] = Given(value.strip(), f"--set {key.strip()}")
         else:
-            mistakes.append(f"--set {flag}: write it as key=value")
+            mistakes.append(f"--set {shown(flag)}: write it as key=value")
     return given
 
 

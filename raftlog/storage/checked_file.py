@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import google_crc32c
 import msgspec
 
+from raftlog.durable import fsync_directory
 from raftlog.errors import CorruptLogError, StorageError
+from raftlog.storage.private import private_opener
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,15 +25,6 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".tmp"
 
 T = TypeVar("T", bound="DataclassInstance")
-
-
-def fsync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` durable. Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
@@ -48,7 +41,7 @@ def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
     """Write and sync the temporary file of ``path`` without renaming it; return its name. Raises StorageError."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private_opener) as file:
             file.write(_encode(kind, asdict(content)))
             file.flush()
             os.fsync(file.fileno())
@@ -63,6 +56,8 @@ def read_content(path: Path, kind: str) -> dict[str, Any]:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise
+    except IsADirectoryError:
+        raise CorruptLogError(f"{path} is corrupt: it is a directory") from None
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}") from error
     try:

@@ -79,7 +79,7 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
                 continue
             key = start_offset
         if key != end or not chunk:
-            raise CorruptLogError(f"the log has a gap: offset {end} is followed by a chunk at {key}", offset=end)
+            raise _gap(end, key)
         found = batch.scan(chunk, expect_offset=key)
         for epoch, base in found.epochs:
             last = runs[-1][0] if runs else start_epoch
@@ -90,6 +90,10 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
         voters.extend(voters_in(chunk, found.control_at))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
     return LogScan(end, tuple(runs), timestamp_ms, tuple(voters))
+
+
+def _gap(offset: int, key: int) -> CorruptLogError:
+    return CorruptLogError(f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset)
 
 
 def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
@@ -130,16 +134,17 @@ def read_span(
 ) -> bytes:
     """Whole batches of [offset, until), at least one, then as many as fit ``max_bytes``.
 
-    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, ValueError if ``until``, or ``offset`` unless it
-    may lie ``inside`` a batch, which then comes whole, is no boundary.
+    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the chunks begin above ``offset``:
+    what lies between is lost, and a reader that went on behind it would not notice. Raises ValueError if ``until``, or ``offset``
+    unless it may lie ``inside`` a batch, which then comes whole, is no boundary.
     """
     parts: list[bytes] = []
     size, expected = 0, -1
     source = iter(chunks)
     while (following := _next_chunk(source, max(expected, offset))) is not None:
         key, chunk = following
-        if expected >= 0 and key != expected:
-            break
+        if key > offset if expected < 0 else key != expected:
+            raise _gap(max(expected, offset), key)
         begin = finish = -1
         for base, behind, _, position, next_position in walk(chunk, key, verify_from=offset):
             expected = behind

@@ -13,13 +13,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.checked_file import convert, read_content, write_checked
+from raftlog.storage.private import FILE_MODE
 
 LOG_DIRECTORY = "log"
 LOCK_FILE = "lock"
@@ -81,12 +84,16 @@ class DirectoryLock:
     def exclusive(cls, directory: Path) -> DirectoryLock:
         """Take the directory for this process. Raises ConfigError naming the pid that has it."""
         try:
-            fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
             raise StorageError(f"can't open {directory / LOCK_FILE}: {error}") from error
         _flock(fd, fcntl.LOCK_EX, directory)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise StorageError(f"can't write {directory / LOCK_FILE}: {error}") from error
         return cls(fd, exclusive=True)
 
     @classmethod
@@ -100,13 +107,15 @@ class DirectoryLock:
         return cls(fd, exclusive=False)
 
     def release(self) -> None:
-        """Give the directory back. Idempotent."""
+        """Give the directory back. Idempotent, and never an error: the lock goes with the descriptor, the pid in it is for people."""
         if self._fd < 0:
             return
-        if self._exclusive:
-            os.ftruncate(self._fd, 0)
-        os.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            if self._exclusive:
+                os.ftruncate(fd, 0)
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _flock(fd: int, how: int, directory: Path) -> None:
@@ -120,3 +129,11 @@ def _flock(fd: int, how: int, directory: Path) -> None:
     except OSError as error:
         os.close(fd)
         raise StorageError(f"can't lock {directory}: {error}") from error
+
+
+def disk_bytes(directory: Path) -> int:
+    """The size of the file system that holds a data directory. Raises StorageError."""
+    try:
+        return shutil.disk_usage(directory).total
+    except OSError as error:
+        raise StorageError(f"can't look at {directory}: {error}") from error

@@ -29,16 +29,16 @@ def require_snapshot(directory: object, state: LogState, newest: tuple[SnapshotI
         )
 
 
-def require_vote(vote: VoteState, last_epoch: int) -> None:
-    """Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
+    """``where``: its file, for the message. Raises CorruptLogError if the log holds an epoch that the vote has not reached.
 
     Every epoch is durable in the vote before the first record of it is fetched or written: the vote was put back to an older state,
     and the node might vote twice. One that was put back within the log's last epoch can't be told from a right one.
     """
     if last_epoch > vote.epoch:
         raise CorruptLogError(
-            f"the vote is of epoch {vote.epoch}, the log holds records of epoch {last_epoch}: the vote is older than the log, and this "
-            "node might vote twice in one epoch; format it anew and let it join as a new one"
+            f"{where} is too old: the vote is of epoch {vote.epoch}, the log holds records of epoch {last_epoch}: the vote is older "
+            "than the log, and this node might vote twice in one epoch; format it anew and let it join as a new one"
         )
 
 

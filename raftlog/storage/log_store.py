@@ -30,7 +30,7 @@ from raftlog.storage.log_start import (
 from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
-from raftlog.storage.vote_file import read_vote_file, write_vote_file
+from raftlog.storage.vote_file import VOTE_FILE, read_vote_file, write_vote_file
 
 VoteDone = Callable[[StorageError | None], None]
 T = TypeVar("T")
@@ -80,11 +80,14 @@ class RocksLogStore:
             self._snapshots.set_aside_unsound()
             require_snapshot(self._directory, self._state, newest)
             found = self._scan()
+            # Before anything is emptied: a log that has lost its end must not pass for one that a snapshot was to replace.
+            require_end(found.end_offset, self._state)
             if newest is not None and not is_part(newest[0], self._state, self._epoch_before(newest[0].end_offset)):
                 self._empty_at(newest[0])
                 found = self._scan()
-            require_end(found.end_offset, self._state)
-            require_vote(vote, found.epochs[-1][0] if found.epochs else self._state.start_epoch)
+            require_vote(
+                self._directory / VOTE_FILE, vote, found.epochs[-1][0] if found.epochs else self._state.start_epoch
+            )
             self._keep_state(replace(self._state, clean=False, end_offset_at_least=found.end_offset))
             if self._state.start_offset:
                 # A crash may have come between the move of the start and the deletion, or taken an unsynced deletion back; and a
@@ -229,7 +232,9 @@ class RocksLogStore:
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
         self._raise_format()
-        # First the log, durably: what came back of it behind the new start would be read as its continuation.
+        # From here on nothing of the log counts any more: a crash may leave it whole or empty, and neither is damage.
+        self._keep_state(replace(self._state, end_offset_at_least=self._state.start_offset))
+        # Then the log, durably: what came back of it behind the new start would be read as its continuation.
         self._rocks.replace_tail(0, None)
         self._rocks.sync()
         self._keep_state(emptied_at(self._state, snapshot_id))

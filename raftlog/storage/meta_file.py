@@ -6,19 +6,20 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from raftlog.durable import fsync_directory, make_directories
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import (
     TEMPORARY_SUFFIX,
     convert,
-    fsync_directory,
     read_content,
     stage_checked,
     write_checked,
 )
 from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, write_log_state
 from raftlog.storage.partition_files import PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE
+from raftlog.storage.private import DIRECTORY_MODE, close_to_others, private_files
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
@@ -35,7 +36,7 @@ def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
 
 
 def read_identity(directory: Path) -> NodeIdentity:
-    """Who ``directory`` belongs to. Raises ConfigError: not formatted, corrupt, or of a newer version."""
+    """Who ``directory`` belongs to. Raises ConfigError: not formatted, corrupt, or of a newer version; StorageError."""
     path = directory / META_FILE
     try:
         content = read_content(path, _KIND)
@@ -52,7 +53,9 @@ def read_identity(directory: Path) -> NodeIdentity:
     except CorruptLogError as error:
         raise ConfigError(f"the identity in {path} is corrupt: {error}") from error
     except StorageError as error:
-        raise ConfigError(str(error)) from error
+        if isinstance(error.__cause__, NotADirectoryError):
+            raise ConfigError(f"data directory {directory} is a file") from error
+        raise
 
 
 def write_identity(directory: Path, identity: NodeIdentity) -> None:
@@ -78,9 +81,16 @@ def format_storage(
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory, DIRECTORY_MODE)
     except OSError as error:
         raise ConfigError(f"can't make the data directory {directory}: {error}") from error
+    close_to_others(directory)
+    with private_files():
+        _format(directory, identity, bootstrap, fill)
+    return identity
+
+
+def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
     lock = DirectoryLock.exclusive(directory)
     try:
         _clear_interrupted(directory)
@@ -94,12 +104,10 @@ def format_storage(
         write_log_state(directory, state)
         staged.replace(directory / META_FILE)
         fsync_directory(directory)
-        fsync_directory(directory.parent)
     except OSError as error:
         raise StorageError(f"can't format {directory}: {error}") from error
     finally:
         lock.release()
-    return identity
 
 
 def _already_formatted(directory: Path, identity: NodeIdentity, *, ignore_formatted: bool) -> NodeIdentity:

@@ -6,21 +6,21 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from raftlog.errors import ConfigError, CorruptLogError
+from raftlog.logger import get_logger
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.checked_file import remove_leftovers
 from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state, write_log_state
 from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.meta_file import read_identity
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
+from raftlog.storage.private import close_to_others
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.wal_damage import locate_damage
-from raftlog.storage.wal_repair import cut_off, find_torn_tail
+from raftlog.storage.wal_repair import cut_off, find_torn_tails
 from raftlog.storage.wal_tail import check_tails
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def open_store(
@@ -40,6 +40,7 @@ def open_store(
     _check_identity(directory, identity, expect_cluster_id, expect_node_id)
     lock = DirectoryLock.exclusive(directory)
     try:
+        close_to_others(directory)
         remove_leftovers(directory)
         state = read_log_state(directory)
         repair_tail(directory / LOG_DIRECTORY, clean=state.clean)
@@ -65,17 +66,22 @@ def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
 
 def repair_tail(rocks: Path, *, clean: bool) -> None:
     """Cut off what power loss tore, if the log was not closed in order. Raises StorageError."""
-    tail = find_torn_tail(rocks) if not clean else None
-    if tail is not None:
+    for tail in () if clean else find_torn_tails(rocks):
         log.warning("the log's tail was torn by power loss", found=str(tail))
         cut_off(tail)
 
 
-def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> None:
-    """Find what an open would miss or spin on. The child costs a second replay of the WAL: only after an unclean end."""
-    check_tails(rocks)
+def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple[str, ...]:
+    """Find what an open would miss or spin on. The child costs a second replay of the WAL: only after an unclean end.
+
+    Returns which files end within a record, which the open drops: as after power loss, or because somebody cut them.
+    """
+    torn = check_tails(rocks)
+    for one in torn:
+        log.warning("a file of the log ends within a record, which is dropped", found=one)
     if not clean:
         probe_open(rocks, probe_timeout_s)
+    return torn
 
 
 def _check_identity(directory: Path, identity: NodeIdentity, cluster_id: str | None, node_id: int | None) -> None:

@@ -33,12 +33,12 @@ class PartitionsState:
     records: int
     """In all of them."""
 
-    def require(self, partitions: int, records: int) -> None:
+    def require(self, directory: Path, partitions: int, records: int) -> None:
         """Raises CorruptLogError if the store was closed in order with something else in it: no checksum finds what is missing whole."""
         if self.clean and (partitions, records) != (self.partitions, self.records):
             raise CorruptLogError(
-                f"the store holds {partitions} partition replicas with {records} records, but was closed with {self.partitions} "
-                f"and {self.records}"
+                f"the store in {directory / PARTITIONS_DIRECTORY} holds {partitions} partition replicas with {records} records, "
+                f"but was closed with {self.partitions} and {self.records}"
             )
 
 

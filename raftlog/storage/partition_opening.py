@@ -7,8 +7,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from raftlog.durable import fsync_directory
 from raftlog.errors import CorruptLogError, StorageError
-from raftlog.storage.checked_file import fsync_directory, remove_leftovers
+from raftlog.storage.checked_file import remove_leftovers
 from raftlog.storage.open_probe import PROBE_TIMEOUT_S
 from raftlog.storage.opening import check_openable, repair_tail
 from raftlog.storage.partition_files import (

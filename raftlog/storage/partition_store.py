@@ -60,7 +60,7 @@ class RocksPartitionStore:
             self._rocks.sync()
             found = tuple(self._scan())
             self._ends.recovered(found)
-            self._left.require(len(found), self._ends.records())
+            self._left.require(self._directory, len(found), self._ends.records())
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._recovered = True

@@ -20,7 +20,7 @@ from raftlog.storage.opening import check_openable, open_rocks
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
 from raftlog.storage.vote_file import read_vote_file
-from raftlog.storage.wal_repair import find_torn_tail
+from raftlog.storage.wal_repair import find_torn_tails
 
 
 def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
@@ -35,21 +35,16 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
         state = read_log_state(directory)
         mirror = _mirror(directory / LOG_DIRECTORY)
         if not state.clean:
-            _leave_torn_tail_out(Path(mirror.name))
-        check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
+            _leave_torn_tails_out(Path(mirror.name))
+        torn = check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
+        reader.torn = tuple(one.replace(mirror.name, str(directory / LOG_DIRECTORY)) for one in torn)
     except FatalError as error:
         _give_back(lock, mirror)
         raise _of_the_original(error, mirror, directory) from error
     except BaseException:
         _give_back(lock, mirror)
-        raise
-    try:
-        if not reader.was_replaced:
-            require_end(reader.end_offset, state)
-    except BaseException:
-        reader.close()
         raise
     return reader
 
@@ -73,10 +68,13 @@ class LogReader:
         self._lock = lock
         self._mirror = mirror
         self._snapshots = SnapshotFiles(directory)
-        if (last := rocks.last()) is not None:
-            for _, end_offset, _, _, _ in walk(last[1], last[0]):
-                self.end_offset = max(self.end_offset, end_offset)
+        self.torn: tuple[str, ...] = ()
+        """The files that end within a record, which is not read."""
         try:
+            if (last := rocks.last()) is not None:
+                for _, end_offset, _, _, _ in walk(last[1], last[0]):
+                    self.end_offset = max(self.end_offset, end_offset)
+            require_end(self.end_offset, state)
             self._snapshots.find(clean=False)
             newest = self._snapshots.newest_sound()
             require_snapshot(directory, state, newest)
@@ -98,6 +96,11 @@ class LogReader:
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """Complete and sound ones, ascending."""
         return self._snapshots.complete
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What would count, and is damaged: snapshots, and what they prove and hold is missing from all answers; and torn ends."""
+        return (*self.torn, *map(str, self._snapshots.unsound))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
         """Bytes of a snapshot from ``position`` on, empty at its end. Raises LookupError, ValueError, StorageError."""
@@ -141,6 +144,9 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
         for name in sorted(os.listdir(rocks)):
             if name != "rocksdict-config.json":
                 (Path(mirror.name) / name).symlink_to(rocks.resolve() / name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        mirror.cleanup()
+        raise CorruptLogError(f"{rocks} is missing from a formatted directory") from error
     except OSError as error:
         mirror.cleanup()
         raise StorageError(f"can't read {rocks}: {error}") from error
@@ -155,17 +161,15 @@ def _of_the_original(error: FatalError, mirror: tempfile.TemporaryDirectory[str]
     return CorruptLogError(text, offset=error.offset) if isinstance(error, CorruptLogError) else StorageError(text)
 
 
-def _leave_torn_tail_out(mirror: Path) -> None:
-    """Put a copy of a WAL that power loss tore, without its torn tail, in place of the link to it."""
-    tail = find_torn_tail(mirror)
-    if tail is None:
-        return
-    try:
-        content = tail.path.read_bytes()[: tail.cut_at]
-        tail.path.unlink()
-        tail.path.write_bytes(content)
-    except OSError as error:
-        raise StorageError(f"can't copy {tail.path.name}: {error}") from error
+def _leave_torn_tails_out(mirror: Path) -> None:
+    """Put copies of the files that power loss tore, without their torn tails, in place of the links to them."""
+    for tail in find_torn_tails(mirror):
+        try:
+            content = tail.path.read_bytes()[: tail.cut_at]
+            tail.path.unlink()
+            tail.path.write_bytes(content)
+        except OSError as error:
+            raise StorageError(f"can't copy {tail.path.name}: {error}") from error
 
 
 def _give_back(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:

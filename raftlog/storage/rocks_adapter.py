@@ -36,6 +36,8 @@ from raftlog.errors import CorruptLogError, FatalError, StorageError
 
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
+_DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
+"""A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it is asked."""
 _WRITE_BUFFER_BYTES = 64 << 20
 """Bounds what a restart after a crash replays (measured: 0.25 s for 50 MB)."""
 
@@ -69,14 +71,14 @@ class _RocksMap:
         try:
             self._db = Rdict(str(path), _options(create=create), None, access)
         except Exception as error:
-            raise _translated(f"can't open {path}", error) from error
+            raise _translated(f"can't open {path}", error, path) from error
 
     def sync(self) -> None:
         """Make everything written before durable. Releases the GIL; may run in a thread beside writes."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise _translated("sync of the log failed", error) from error
+            raise _translated("sync of the log failed", error, self._path) from error
 
     def size_bytes(self) -> int:
         """What the files take on disk."""
@@ -90,13 +92,13 @@ class _RocksMap:
         try:
             self._db.close()
         except Exception as error:
-            raise _translated("close failed", error) from error
+            raise _translated("close failed", error, self._path) from error
 
     def _put(self, key: bytes, chunk: bytes) -> None:
         try:
             self._db.put(key, chunk)
         except Exception as error:
-            raise _translated("append failed", error) from error
+            raise _translated("append failed", error, self._path) from error
 
     def _cut(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
         tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
@@ -111,14 +113,14 @@ class _RocksMap:
         try:
             self._db.write(batch)
         except Exception as error:
-            raise _translated(f"{what} failed", error) from error
+            raise _translated(f"{what} failed", error, self._path) from error
 
     def _compact(self, begin: bytes, end: bytes) -> None:
         try:
             self._db.flush()
             self._db.compact_range(begin, end)
         except Exception as error:
-            raise _translated("compaction failed", error) from error
+            raise _translated("compaction failed", error, self._path) from error
 
     def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """Keys and values in order, from the last key at or before ``key``; from ``first`` on if that one lies before ``first``."""
@@ -133,7 +135,7 @@ class _RocksMap:
                 iterator.next()
             iterator.status()
         except Exception as error:
-            raise _translated("read failed", error) from error
+            raise _translated("read failed", error, self._path) from error
         finally:
             del iterator  # An error's traceback would keep it, and with it RocksDB, alive.
 
@@ -209,7 +211,10 @@ class RocksPartitions(_RocksMap):
         self._compact(first, last + _BEHIND_ALL)
 
 
-def _translated(what: str, error: Exception) -> FatalError:
-    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text."""
-    text = f"{what}: {error}"
-    return CorruptLogError(text) if "Corruption" in text else StorageError(text)
+def _translated(what: str, error: Exception, path: Path) -> FatalError:
+    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text: of several lines, with a file or without."""
+    status = " ".join(str(error).split())
+    where = "" if str(path) in status or str(path) in what else f" in {path}"
+    text = f"{what}{where}: {status}"
+    damaged = any(words in status for words in _DAMAGED)
+    return CorruptLogError(text) if damaged else StorageError(text)

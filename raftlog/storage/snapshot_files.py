@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
-
 from raftlog import snapshot_file
+from raftlog.durable import fsync_directory
 from raftlog.errors import CorruptLogError, StorageError
+from raftlog.logger import get_logger
 from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import SnapshotId
-from raftlog.storage.checked_file import fsync_directory
+from raftlog.storage.private import DIRECTORY_MODE, private_opener
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SNAPSHOT_DIRECTORY = "snapshots"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -42,6 +42,8 @@ class SnapshotFiles:
         self._parts: dict[SnapshotId, BinaryIO] = {}
         self._sizes: dict[SnapshotId, int] = {}
         self._freezes = 0
+        self.unsound: list[CorruptLogError] = []
+        """What ``newest_sound`` has passed over."""
         self._open: tuple[SnapshotId, BinaryIO] | None = None
 
     # --- complete ones ------------------------------------------------------------------------------------------------
@@ -69,7 +71,8 @@ class SnapshotFiles:
         for snapshot_id in reversed(self.complete):
             try:
                 return snapshot_id, self.verify(snapshot_id)
-            except CorruptLogError:
+            except CorruptLogError as error:
+                self.unsound.append(error)
                 del self._sizes[snapshot_id]
         return None
 
@@ -138,8 +141,10 @@ class SnapshotFiles:
         try:
             if position == 0:
                 self.drop(snapshot_id)
-                self._directory.mkdir(exist_ok=True)
-                self._parts[snapshot_id] = self._part(snapshot_id).open("wb", buffering=0)
+                self._directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+                part = self._part(snapshot_id)
+                descriptor = private_opener(str(part), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                self._parts[snapshot_id] = os.fdopen(descriptor, "wb", buffering=0)
             file = self._parts.get(snapshot_id)
             if file is None or file.tell() != position:
                 at = -1 if file is None else file.tell()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raftlog.errors import ConfigError, StorageError
+from raftlog.metadata.leader_epochs import MAX_GENERATION
+from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
 from raftlog.storage.api import NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.beginning_anew import RECORDS, RECOVERED, beginning_chunk
 from raftlog.storage.bootstrap_file import read_bootstrap
@@ -27,7 +29,6 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 EPOCHS_SKIPPED = 1000
 """Lost nodes may have campaigned in epochs that this directory never heard of."""
-_EPOCH_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,13 @@ async def examine(directory: Path) -> Survivor:
         return _survivor(directory, store.identity, found)
 
 
-async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_ms: int) -> Recovery:
+async def recover_unsafely(
+    directory: Path, *, endpoint: str, reason: str, now_ms: int, least_generation: int = 0
+) -> Recovery:
     """Make the directory a quorum of its own. ``endpoint`` empty: as its voter set has it.
+
+    ``least_generation``: the new generation is this one at least. Two recoveries from directories of one generation would both be the next
+    one, and brokers that followed the first could not tell them apart.
 
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
@@ -78,17 +84,17 @@ async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_m
         if not endpoint:
             raise ConfigError(f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT")
         voter = Voter(identity.node_id, endpoint, identity.directory_id)
-        generation = identity.generation + 1
-        highest = max(before.epoch, before.last_epoch)
-        if highest >= _EPOCH_MAX - EPOCHS_SKIPPED:
-            raise ConfigError(f"there is no epoch left above {highest}")
-        epoch = highest + EPOCHS_SKIPPED
+        generation = max(identity.generation + 1, least_generation)
+        if generation > MAX_GENERATION:
+            raise ConfigError(f"there are no leader epochs left for generation {generation}")
+        epoch = _next_epoch(before)
         what = pb.RecoveryRecord(
             kind=RECOVERED,
             generation=generation,
             previous_cluster_id=identity.cluster_id,
             previous_generation=identity.generation,
-            previous_epoch=before.epoch,
+            # A vote may be of an epoch that no record can carry.
+            previous_epoch=min(before.epoch, EPOCH_LIMIT),
             previous_voters=to_entries(before.voters),
             reason=reason,
         )
@@ -100,6 +106,20 @@ async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_m
         store.append(chunk, base, end)
         await _flush(store)
     return Recovery(before, generation, epoch, voter, end)
+
+
+def _next_epoch(before: Survivor) -> int:
+    """Above all epochs that this directory knows; but a vote near the end of the epochs is left behind.
+
+    Elections alone never come there: it was claimed, and no record here is of it, so nobody led it as far as this directory can tell.
+    Raises ConfigError if the log itself leaves no room.
+    """
+    highest = max(before.epoch, before.last_epoch)
+    if highest + EPOCHS_SKIPPED > MAX_EPOCH:
+        highest = before.last_epoch
+    if highest + EPOCHS_SKIPPED > MAX_EPOCH:
+        raise ConfigError(f"there is no epoch left above {highest}, the epoch of the last record")
+    return highest + EPOCHS_SKIPPED
 
 
 @asynccontextmanager

@@ -1,9 +1,11 @@
-"""A WAL that power loss left longer than its data: the file had grown, and blocks of it were never written.
+"""A WAL or MANIFEST that power loss left longer than its data: the file had grown, and blocks of it were never written.
 
 What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB takes zeros for the end of the
-WAL where a record could begin, and refuses them in the midst of one. That record was never synced, so nothing of it was
+file where a record could begin, and refuses them in the midst of one. That record was never synced, so nothing of it was
 acknowledged, and it is cut off here. Only that: a record that ends before the zeros begin, one with no zeros behind it, and
 anything that something follows is damage, which RocksDB or wal_tail.py refuses.
+
+RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is cut off the MANIFEST is in a WAL still.
 
 How far the log was durable at least (log-state.json) is checked later, by ``recover``.
 """
@@ -11,6 +13,8 @@ How far the log was durable at least (log-state.json) is checked later, by ``rec
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +26,11 @@ SECTOR_BYTES = 512
 ZEROS_MIN_BYTES = 8
 """Fewer zeros at the end of a broken record may be its own."""
 _FULL, _LAST = 1, 4
+_MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
 class TornTail(NamedTuple):
-    """Where a WAL is to end, and where its zeros begin. Bytes from the file's beginning."""
+    """Where a file is to end, and where its zeros begin. Bytes from the file's beginning."""
 
     path: Path
     cut_at: int
@@ -39,17 +44,24 @@ class TornTail(NamedTuple):
         )
 
 
-def find_torn_tail(rocks: Path) -> TornTail | None:
-    """The zeros at the end of the last WAL that cut a record in two, if there are such. Raises StorageError."""
+def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
+    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two. Raises StorageError."""
     try:
-        last = max(
-            (path for path in rocks.glob("*.log") if path.stem.isdigit()), key=lambda path: int(path.stem), default=None
-        )
-        if last is None or not _ends_with_zeros(last):
-            return None
-        return _find(last, last.read_bytes())
+        found = (_find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zeros(path))
+        return tuple(tail for tail in found if tail is not None)
     except OSError as error:
         raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
+
+
+def _growing(rocks: Path) -> Iterator[Path]:
+    """The files that RocksDB was adding to."""
+    wals = (path for path in rocks.glob("*.log") if path.stem.isdigit())
+    if (last := max(wals, key=lambda path: int(path.stem), default=None)) is not None:
+        yield last
+    current = rocks / "CURRENT"
+    in_force = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
+    if _MANIFEST.fullmatch(in_force) and (rocks / in_force).is_file():
+        yield rocks / in_force
 
 
 def cut_off(tail: TornTail) -> None:

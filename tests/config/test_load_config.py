@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from raftlog.config import Endpoint, load_config
+from raftlog.config.fields import parse_endpoint
 from raftlog.errors import ConfigError
+from raftlog.limits.rules import RACK
 from raftlog.quorum.config import Voter
 
 CONTROLLER = """
@@ -59,6 +61,9 @@ def test_a_controller(write, tmp_path):
     quorum = config.quorum_config("D")
     assert quorum.voters[2] == Voter(3, "127.0.0.1:9095")
     assert (quorum.directory_id, quorum.fetch_timeout_ms, quorum.election_timeout_ms) == ("D", 1000, 1000)
+    longer = load(write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n"))
+    assert longer.controller is not None
+    assert longer.controller.broker_session_timeout_ms == 11_000
 
 
 def test_a_broker(write):
@@ -286,3 +291,59 @@ def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write):
 )
 def test_a_joining_controller_must_be_reachable(write, key, value, complaint):
     assert any(complaint in found for found in mistakes(write(JOINING), f"{key}={value}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("whatever = {}", "whatever: unknown key in"),
+        ("[what.ever]", "what.ever: unknown key in"),
+        ("node.idd = { }", "node.idd: unknown key in"),
+        ('"a\\nb" = 1', "'a\\nb': unknown key in"),
+        ("log.level = {}", "log.level = {} in"),
+        ('"metadata.log.dir" = "x"\n[metadata.log]\ndir = "y"', "metadata.log.dir: twice in"),
+    ],
+)
+def test_nothing_that_a_file_says_is_passed_over(write, text, found):
+    (mistake,) = mistakes(write(CONTROLLER + text))
+    assert mistake.startswith(found)
+
+
+def test_a_section_without_keys_is_no_mistake(write):
+    assert load(write(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n")) == load(write(CONTROLLER))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("a = " + "{a = " * 5000 + "1" + "}" * 5000, "nested too deeply"),
+        (".".join("a" * 5000) + " = 1", "nested too deeply"),
+        ("node.id = " + "9" * 5000, "is not TOML"),
+        ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_by_name(write, text, found):
+    path = write(text)
+    with pytest.raises(ConfigError, match=found) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_mistakes_are_no_longer_than_people_read(write):
+    (mistake,) = mistakes(write(CONTROLLER + f'log.level = "{"x" * 10_000}"'))
+    assert mistake.startswith("log.level = 'xxx")
+    assert len(mistake) < 600
+
+
+@pytest.mark.parametrize("host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr)
+def test_a_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
+    with pytest.raises(ValueError, match=r"is no host|is not host:port"):
+        parse_endpoint(f"{host}:9092")
+
+
+def test_a_rack_that_controllers_would_refuse(write):
+    assert RACK.error("us-east-1a, row 3") == ""
+    (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
+    assert found.startswith("broker.rack: 'a\\x1b[31m' is no rack")

@@ -131,7 +131,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(crashed: Path, monkeyp
     wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
     with pytest.raises(CorruptLogError, match="unknown record type 5"):
         open_rocks_partitions(crashed)
-    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: None)
+    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: ())
     with pytest.raises(StorageError, match="could not be opened within 1 s"):
         open_rocks_partitions(crashed, probe_timeout_s=1.0)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import google_crc32c
 import pytest
 from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, whole, write_vote
+from structlog.testing import capture_logs
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
@@ -19,6 +20,7 @@ from raftlog.storage.api import VoteState
 from raftlog.storage.layout import LogState, read_log_state, write_log_state
 from raftlog.storage.log_store import read_between
 from raftlog.storage.meta_file import format_storage
+from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.wal_tail import check_tails
 
@@ -196,6 +198,46 @@ async def test_missing_files_are_found(images: dict[str, Image], name: str) -> N
     assert isinstance(outcome(images["clean"].directory), str)
 
 
+@pytest.mark.parametrize("how", ["delete", "directory", "empty"])
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
+async def test_files_of_rocksdb_that_are_gone_are_damage_told_in_one_line(
+    images: dict[str, Image], pattern: str, how: str
+) -> None:
+    """Not a failing disk: freeing space does not help. RocksDB's own words have several lines."""
+    rocks = images["clean"].directory / "log"
+    victim = sorted(rocks.glob(pattern))[0]
+    victim.unlink()
+    if how == "directory":
+        victim.mkdir()
+    elif how == "empty":
+        victim.touch()
+    for opened in (open_rocks, open_read_only):
+        with pytest.raises(CorruptLogError) as caught:
+            opened(images["clean"].directory)
+        assert str(rocks) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(images: dict[str, Image]) -> None:
+    """RocksDB drops it in silence; a node and a reader say where."""
+    directory = images["crashed"].directory
+    with open_read_only(directory) as reader:
+        assert reader.left_out == ()
+    (wal,) = (directory / "log").glob("*.log")
+    for cut in (3, 200):
+        content = wal.read_bytes()[:-cut]
+        wal.write_bytes(content)
+        with open_read_only(directory) as reader:
+            (said,) = reader.left_out
+        assert said.startswith(f"{wal}: the record at byte ")
+        assert said.endswith(f" of {len(content)} is cut short")
+    with capture_logs() as logs:
+        store = open_rocks(directory)
+    assert [one["found"] for one in logs if "ends within a record" in one["event"]] == [said]
+    assert store.recover().end_offset < END
+    store.close()
+
+
 async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +246,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
     wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
     with pytest.raises(CorruptLogError, match="unknown record type 5"):
         open_rocks(image.directory)
-    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: None)
+    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: ())
     with pytest.raises(StorageError, match="could not be opened within 1 s"):
         open_rocks(image.directory, probe_timeout_s=1.0)
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_chunk, write_vote
+from storage_kit import IDENTITY, Machine, RocksMachine, SimMachine, flush, make_chunk, open_rocks, write_vote
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.errors import CorruptLogError, FatalError
+from raftlog.cli.log_sources import open_log
+from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
 from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.storage import log_store
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
-from raftlog.storage.layout import read_log_state, write_log_state
+from raftlog.storage.layout import LogState, read_log_state, write_log_state
 from raftlog.storage.log_start import started_at
 from raftlog.storage.meta_file import read_identity
+from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter, VotersAt
@@ -229,6 +234,44 @@ async def test_the_simulated_disk_flips_bits_that_are_found() -> None:
             machine.open()
 
 
+class _DiedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moves_start", [False, True])
+async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(moves_start: bool) -> None:
+    newer = SnapshotId(8, 1) if moves_start else SnapshotId(20, 3)
+    left: set[tuple[tuple[SnapshotId, ...], int, int]] = set()
+    for die_at in range(1, 6):
+        machine = SimMachine()
+        store = await written(machine)
+        assert await write_vote(store, VoteState(3)) is None
+        for one in (SnapshotId(4, 1), newer):
+            assert await make(store, one) is None
+        store.advance_log_start(SnapshotId(4, 1))
+        steps = 0
+
+        def between(die_at: int = die_at, machine: SimMachine = machine) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == die_at:
+                raise _DiedError
+
+        machine.disk.between_steps = between
+        with contextlib.suppress(_DiedError):
+            (store.advance_log_start if moves_start else store.install_snapshot)(newer)
+        machine.disk.between_steps = lambda: None
+        disk = machine.disk
+        left.add((tuple(sorted(disk.snapshots)), disk.state.start_offset, disk.durable.size()))
+        disk.crash(Random(die_at))
+        _, found = machine.open()
+        # Whole again: an installation is done again, a start that has moved stays.
+        assert found.snapshots == (newer,)
+        assert (found.start_offset, found.end_offset) == ((8, 10) if moves_start else (20, 20))
+    # Before, after, and what lies between: each step shows.
+    assert len(left) == (3 if moves_start else 4)
+
+
 async def test_format_version_two_begins_with_the_first_move_of_the_log_start(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
@@ -372,3 +415,77 @@ async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> No
     store.close()
     with pytest.raises(CorruptLogError, match="epoch 50, the log holds records of epoch 52"):
         machine.open()
+
+
+async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_replaced(tmp_path: Path) -> None:
+    """The log's files are older than the newest snapshot, or gone: to empty it would drop durable records behind the snapshot."""
+    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    shutil.copytree(tmp_path / "data/log", tmp_path / "empty")
+    store, _ = machine.open()
+    store.append(make_chunk(0, 2, 2), 0, 4)
+    store.close()
+    shutil.copytree(tmp_path / "data/log", tmp_path / "old")
+    store, _ = machine.open()
+    store.append(make_chunk(4, 2, 2), 4, 8)
+    assert await flush(store) == 8
+    assert await make(store, SnapshotId(6, 1)) is None
+    store.close()
+    for older, end in (("empty", 0), ("old", 4)):
+        shutil.rmtree(tmp_path / "data/log")
+        shutil.copytree(tmp_path / older, tmp_path / "data/log")
+        lost = f"ends at offset {end}, but was durable up to 8"
+        with pytest.raises(CorruptLogError, match=lost):
+            open_read_only(tmp_path / "data")
+        store = open_rocks(tmp_path / "data")
+        with pytest.raises(CorruptLogError, match=lost):
+            store.recover()
+        store.close()
+
+
+async def test_an_installation_cut_short_between_log_and_state_is_done_again(tmp_path: Path) -> None:
+    """The log is empty, and the state still says where it ended: that is no lost end."""
+    patch = pytest.MonkeyPatch()
+    machine = RocksMachine(tmp_path / "data", patch)
+    (await written(machine)).close()
+    store, _ = machine.open()
+    assert read_log_state(tmp_path / "data").end_offset_at_least == 10
+    one = SnapshotId(50, 4)
+    assert await make(store, one, content(one, VOTERS)) is None
+    real, emptied = log_store.write_log_state, []
+
+    def fail_once_emptied(directory: Path, state: LogState) -> None:
+        if state.start_offset == 50:
+            emptied.append(state)
+            raise StorageError("power loss")
+        real(directory, state)
+
+    patch.setattr(log_store, "write_log_state", fail_once_emptied)
+    with pytest.raises(StorageError, match="power loss"):
+        store.install_snapshot(one)
+    patch.undo()
+    assert emptied
+    with contextlib.suppress(StorageError):
+        store.close()
+    with open_read_only(tmp_path / "data") as reader:
+        assert (reader.was_replaced, reader.end_offset) == (True, 50)
+    store, found = machine.open()
+    assert (found.start_offset, found.end_offset) == (50, 50)
+    store.close()
+
+
+async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = await written(RocksMachine(tmp_path / "data", pytest.MonkeyPatch()))
+    for one in (SnapshotId(4, 1), SnapshotId(8, 1)):
+        assert await make(store, one) is None
+    store.close()
+    with open_log(tmp_path / "data", None, "", 1.0):
+        assert capsys.readouterr().err == ""
+    (newest,) = (tmp_path / "data/snapshots").glob(f"{8:020d}-*")
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with open_log(tmp_path / "data", None, "", 1.0) as source:
+        said = capsys.readouterr().err
+        assert said.startswith(f"snapshot {newest} is corrupt: ")
+        assert said.endswith("; it is left out\n")
+        assert source.high_watermark == 4, "what the damaged one proved is not said to be committed"

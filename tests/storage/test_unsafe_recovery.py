@@ -10,7 +10,9 @@ from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.metadata.leader_epochs import MAX_GENERATION
 from raftlog.metadata.records import RecordType, parse, record
+from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.storage import log_store, unsafe_recovery
 from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
@@ -96,6 +98,25 @@ async def test_recovered_twice_it_is_another_generation(tmp_path: Path) -> None:
     assert opened(directory)[0].vote.epoch == 7 + 2 * EPOCHS_SKIPPED
 
 
+async def test_a_second_directory_gets_a_generation_above_that_of_the_first(tmp_path: Path) -> None:
+    for name, least, generation in (("one", 0, 1), ("two", 2, 2), ("three", 1, 1)):
+        await survivor(tmp_path / name)
+        done = await recover_unsafely(tmp_path / name, endpoint="", reason="", now_ms=NOW_MS, least_generation=least)
+        assert done.generation == read_identity(tmp_path / name).generation == generation
+
+
+async def test_a_generation_without_leader_epochs_of_its_own_is_refused(tmp_path: Path) -> None:
+    await survivor(tmp_path / "data")
+    for least in (MAX_GENERATION + 1, 2**40):
+        with pytest.raises(ConfigError, match=f"no leader epochs left for generation {least}"):
+            await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=least)
+    assert read_identity(tmp_path / "data") == IDENTITY
+    done = await recover_unsafely(
+        tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=MAX_GENERATION
+    )
+    assert done.generation == MAX_GENERATION
+
+
 async def test_examining_changes_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await survivor(directory)
@@ -119,8 +140,34 @@ async def test_where_the_node_listens_must_be_known(tmp_path: Path) -> None:
     assert done.voter == VOTERS[0], "formatting had said it"
 
 
+@pytest.mark.parametrize("vote_epoch", [MAX_EPOCH - EPOCHS_SKIPPED + 1, 2**31 - 1, 2**31])
+async def test_an_epoch_that_nobody_led_is_left_behind(tmp_path: Path, vote_epoch: int) -> None:
+    """One claim was enough for it, and no election can follow it: the directory must be of use all the same."""
+    directory = tmp_path / "data"
+    await survivor(directory, vote_epoch=vote_epoch)
+    done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
+    assert (done.before.epoch, done.epoch) == (vote_epoch, 4 + EPOCHS_SKIPPED)
+    found, content = opened(directory)
+    assert (found.vote, found.epochs[-1]) == (VoteState(epoch=done.epoch), (done.epoch, 6))
+    headers = list(batch.headers(content, expect_offset=0))
+    (what,) = batch.records(content, headers[-2])
+    assert parse(what).previous_epoch == min(vote_epoch, 2**31 - 1)
+
+
+async def test_the_last_epoch_that_leaves_room_is_kept(tmp_path: Path) -> None:
+    await survivor(tmp_path / "data", vote_epoch=MAX_EPOCH - EPOCHS_SKIPPED)
+    done = await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS)
+    assert done.epoch == MAX_EPOCH
+
+
 async def test_no_epoch_is_left(tmp_path: Path) -> None:
+    """Led, and recorded: nobody may lead it again."""
     await survivor(tmp_path / "data", vote_epoch=2**31 - 1)
+    store = open_rocks(tmp_path / "data")
+    store.recover()
+    store.append(make_chunk(6, 1, epoch=MAX_EPOCH), 6, 7)
+    await flush(store)
+    store.close()
     with pytest.raises(ConfigError, match="no epoch left"):
         await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS)
     assert read_identity(tmp_path / "data") == IDENTITY

@@ -14,7 +14,7 @@ from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole
 from raftlog.errors import CorruptLogError
 from raftlog.storage.layout import read_log_state, write_log_state
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal_repair import ZEROS_MIN_BYTES, find_torn_tail
+from raftlog.storage.wal_repair import ZEROS_MIN_BYTES, find_torn_tails
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
 
 CHUNKS = 12
@@ -155,7 +155,7 @@ def test_a_few_zeros_may_be_a_records_own(tmp_path: Path) -> None:
     for zeros in (ZEROS_MIN_BYTES - 1, ZEROS_MIN_BYTES):
         data = physical_record(b"x" * (1024 - HEADER.size + zeros))
         wal.write_bytes(data[:1024] + bytes(zeros))
-        assert (find_torn_tail(tmp_path) is not None) is (zeros == ZEROS_MIN_BYTES)
+        assert bool(find_torn_tails(tmp_path)) is (zeros == ZEROS_MIN_BYTES)
 
 
 async def test_zeros_that_begin_between_two_pieces_of_a_record(tmp_path: Path) -> None:
@@ -171,17 +171,17 @@ def test_zeros_that_begin_within_a_sector_and_end_with_it_are_no_tear(tmp_path: 
     wal = tmp_path / "000007.log"
     for zeros_from, found in ((1150, False), (1024, True), (1000, True), (620, True)):
         wal.write_bytes((record + record)[:zeros_from] + bytes(2 * len(record) - zeros_from))
-        tail = find_torn_tail(tmp_path)
-        assert (tail is not None) is found
-        assert tail is None or (tail.cut_at, tail.zeros_from) == (len(record), zeros_from)
+        tails = find_torn_tails(tmp_path)
+        assert bool(tails) is found
+        assert all((tail.cut_at, tail.zeros_from) == (len(record), zeros_from) for tail in tails)
 
 
 def test_only_the_last_wal_is_looked_at(tmp_path: Path) -> None:
     record = physical_record(b"x" * 600)
     (tmp_path / "000009.log").write_bytes(record[:512] + bytes(100))
-    assert find_torn_tail(tmp_path) is not None
+    assert find_torn_tails(tmp_path)
     (tmp_path / "000010.log").write_bytes(record)
-    assert find_torn_tail(tmp_path) is None
+    assert not find_torn_tails(tmp_path)
 
 
 async def test_what_is_known_to_have_been_durable_is_missed(crashed: Crashed) -> None:
@@ -198,4 +198,28 @@ async def test_a_log_closed_in_order_is_left_alone(crashed: Crashed) -> None:
     store = open_rocks(crashed.directory)
     store.recover()
     store.close()
-    assert find_torn_tail(crashed.directory / "log") is None
+    assert not find_torn_tails(crashed.directory / "log")
+
+
+async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Crashed) -> None:
+    """A record that a MANIFEST lost in this way was never synced, and the WAL that it would have replaced is still there."""
+    rocks = crashed.directory / "log"
+    manifest = rocks / (rocks / "CURRENT").read_text().strip()
+    good = manifest.read_bytes()
+    # Any record will do: it is the last one, and goes over the end of a sector.
+    torn = physical_record(b"x" * 700)
+    manifest.write_bytes(good + torn[: 512 - len(good) % 512] + bytes(len(torn) - 512 + len(good) % 512))
+    assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(good))]
+    assert crashed.outcome(crashed.good) == b"".join(crashed.chunks)
+
+
+async def test_damage_to_the_manifest_is_still_refused(crashed: Crashed) -> None:
+    rocks = crashed.directory / "log"
+    manifest = rocks / (rocks / "CURRENT").read_text().strip()
+    good = manifest.read_bytes()
+    for damage in (_changed(good, len(good) - 20, good[-20] ^ 4), _changed(good, 20, good[20] ^ 4) + bytes(5_000)):
+        manifest.write_bytes(damage)
+        assert not find_torn_tails(rocks)
+        assert isinstance(crashed.outcome(crashed.good), CorruptLogError)
+    (rocks / "CURRENT").write_text("../../MANIFEST-000001\n")
+    assert not find_torn_tails(rocks)

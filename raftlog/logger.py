@@ -1,0 +1,63 @@
+"""The logger of library code: silent in a program that asked for no logs.
+
+An unconfigured structlog prints to stdout, which belongs to the application that imports the library. Until somebody configures
+structlog (a node and the command line do, see ``observability.logs``), lines go to the standard logger of their module: an
+application sees them when it configures ``logging``, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+# Without a handler of its own, the standard library prints warnings to stderr.
+logging.getLogger("raftlog").addHandler(logging.NullHandler())
+
+
+class LibraryLogger:
+    """Logs through structlog if it is configured, else through ``logging``."""
+
+    __slots__ = ("_standard", "_structured")
+
+    def __init__(self, name: str) -> None:
+        self._structured = structlog.get_logger(name)
+        self._standard = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log what only developers want to know."""
+        self._log("debug", logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log what is normal and rare."""
+        self._log("info", logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log what somebody may have to look at."""
+        self._log("warning", logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Log a failure."""
+        self._log("error", logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Log a failure with the traceback of the exception that is being handled."""
+        self._log("exception", logging.ERROR, event, fields, exc_info=True)
+
+    def critical(self, event: str, **fields: Any) -> None:
+        """Log the end of this process's work."""
+        self._log("critical", logging.CRITICAL, event, fields)
+
+    def _log(self, method: str, level: int, event: str, fields: dict[str, Any], *, exc_info: Any = None) -> None:
+        if structlog.is_configured():
+            getattr(self._structured, method)(event, **fields)
+        elif self._standard.isEnabledFor(level):
+            exc_info = fields.pop("exc_info", exc_info)
+            text = " ".join((event, *(f"{name}={value!r}" for name, value in fields.items())))
+            self._standard.log(level, "%s", text, exc_info=exc_info, stacklevel=3)
+
+
+def get_logger(name: str) -> LibraryLogger:
+    """The logger of the module ``name``."""
+    return LibraryLogger(name)
