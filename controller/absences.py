@@ -19,12 +19,17 @@ CHECK_MAX_S = 10.0
 
 
 class Absent(NamedTuple):
-    """An id that holds replicas, and is not there. ``missing``: for so long that it may be given away."""
+    """An id that holds replicas, and is not there. ``missing_in_s``: until it is missing, that is may be given away; 0: it is."""
 
     broker_id: int
     absent_for_s: float
     replica_count: int
-    missing: bool
+    missing_in_s: float
+
+    @property
+    def missing(self) -> bool:
+        """Whether it has been absent for so long that it may be given away."""
+        return self.missing_in_s <= 0
 
 
 class Absences:
@@ -54,12 +59,13 @@ class Absences:
         }
 
     def absent(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> list[Absent]:
-        """Those that hold replicas, by id: seen to be absent by a look, and absent still. Changes nothing."""
+        """Those that hold replicas, by id, whether a look has seen them to be absent yet or not. Changes nothing. O(brokers)."""
         found = []
-        for broker_id, since in self._since.items():
+        for broker_id in sorted(image.replicas_of):
             count = len(image.replicas_of.get(broker_id) or ())
             if count and _is_absent(image, broker_id, is_alive, now):
-                found.append(Absent(broker_id, now - since, count, now - since >= self._adopt_after_s))
+                absent_for_s = now - self._since.get(broker_id, now)
+                found.append(Absent(broker_id, absent_for_s, count, max(0.0, self._adopt_after_s - absent_for_s)))
         return found
 
 

@@ -19,15 +19,17 @@ from controller.configs import alter_configs
 from controller.decision import Decision, check_record_bytes, refuse
 from controller.describe import describe_brokers
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
+from controller.epoch_floor import EpochFloor
 from controller.export_cursors import alter_export_cursors, list_export_cursors
 from controller.features import update_features
-from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT, fence, has_left
+from controller.fencing import METADATA_LAG, PROCESS_GONE, SESSION_TIMED_OUT, fence, has_left
+from controller.gone import Gone
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
 from controller.hostnames import HostnameCollector, alter_hostnames, list_hostnames
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.leader_elections import elect_leaders
-from controller.membership import Look, Membership
+from controller.membership import Look, Membership, controller_ids
 from controller.partitions import create_partitions
 from controller.progress import ProgressPolicy
 from controller.read_leases import ReadLeases
@@ -39,11 +41,13 @@ from controller.state import ControllerState
 from controller.topics import create_topics, delete_topics
 from controller.transfer import decide_transfer
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check as check_limits
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -53,6 +57,7 @@ _NEWS = Record(RecordType.CONFIG, 0, b"", None)
 WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
 """Requests whose effect on partitions is never refused for its size: it is bounded by what the broker holds."""
 
+_ACKS_MAX = max(common_pb2.Acks.values())
 LOOK_AT_ALL_S = 0.1
 """How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells: a probation that ends."""
 
@@ -109,7 +114,10 @@ class ActiveController:
             read_leases,
             rng,
             absences,
+            Gone(settings.broker_session_timeout_ms / 1000),
+            EpochFloor(generation),
             began_at=now,
+            controller_ids=lambda now: frozenset() if quorum is None else controller_ids(quorum(now)),
         )
         brokers = pending.snapshot().brokers
         self.state.leaving.resume(pending.snapshot())
@@ -125,6 +133,7 @@ class ActiveController:
                 if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not has_left(broker):
                     self.state.ask_unfence(broker_id)
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
+        self._checked_principal = ""
         self._look_at_all = now
         self._unparked = lao.unparked
         self._expiry = ClientExpiry(settings, now)
@@ -178,16 +187,26 @@ class ActiveController:
             if cluster_id and cluster_id != self._cluster_id:
                 raise refuse(
                     ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"this is cluster {self._cluster_id!r}, the request is for {cluster_id!r}",
+                    f"this is cluster {self._cluster_id!r}, the request is for {cluster_id[:80]!r}",
                     "cluster_id",
                 )
             if handler is None:
                 raise refuse(ErrorCode.INVALID_REQUEST, "the request has no body that this controller knows", "body")
-            if request.HasField("client") and (request.client.sequence or request.client.client_id):
-                result = find_result(self.pending, request.client, self._generation)
-                if result is not None:
-                    return Decision([], duplicate=result)
-            decision = handler(getattr(request, kind), now)
+            if not 0 <= request.acks <= _ACKS_MAX:
+                raise refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"there are no acks {request.acks}", "acks")
+            body = getattr(request, kind)
+            check_limits(body)
+            if request.HasField("client"):
+                client = request.client
+                # It stands in the batch's header, whatever the request is. Most requests come from the one before's.
+                if client.principal != self._checked_principal:
+                    check_limits(client, "client")
+                    self._checked_principal = client.principal
+                if client.sequence or client.client_id:
+                    result = find_result(self.pending, client, self._generation)
+                    if result is not None:
+                        return Decision([], duplicate=result)
+            decision = handler(body, now)
             if kind not in WHOLE:
                 check_record_bytes(decision.records, str(kind))
             return decision
@@ -197,6 +216,7 @@ class ActiveController:
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
         check_heartbeat(request)
+        self.heard(request.broker_id, request.broker_epoch, now)
         self.report(
             request.broker_id,
             request.broker_epoch,
@@ -213,32 +233,51 @@ class ActiveController:
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
-    def heard(self, broker_id: int, broker_epoch: int, now: float) -> None:
+    def heard(self, broker_id: int, broker_epoch: int, now: float) -> bool:
         """A broker's heartbeat has arrived; it is decided when its turn comes. A long queue must not end sessions.
 
-        Nothing happens for another epoch than the registered one, nor for a broker that took its leave.
+        Nothing happens, and False is returned, for another epoch than the registered one, and for a broker that took its leave.
         """
-        broker: Broker | None = self.pending.brokers.get(broker_id)
-        if broker is not None and broker.epoch == broker_epoch and not has_left(broker):
-            self.sessions.touch(broker_id, broker_epoch, now)
-            self.state.absences.present(broker_id)
+        if self._registration(broker_id, broker_epoch) is None:
+            return False
+        self.sessions.touch(broker_id, broker_epoch, now)
+        self.state.absences.present(broker_id)
+        self.state.gone.heard(broker_id)
+        return True
+
+    def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
+        """There is evidence that the process of a registration has ended: see :mod:`controller.gone`."""
+        if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(self.state):
+            self.state.gone.found(broker_id, broker_epoch, now)
 
     def report(
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int, now: float
     ) -> None:
-        """What a broker says on every heartbeat and metadata fetch: it lives, and how far it has applied and been told."""
-        self.heard(broker_id, broker_epoch, now)
+        """What a broker says on every heartbeat and metadata fetch: how far it has applied and been told.
+
+        A fetch renews no session where heartbeats are in force: the broker fences itself by its heartbeats alone, and the controller
+        must not go by anything else [fetches pass, heartbeats do not: the broker serves nothing, and stays leader]. It is a sign of
+        life all the same: an id whose broker fetches is not given away.
+        """
         if heartbeats_off(self.state):
+            self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
+        elif self._registration(broker_id, broker_epoch) is not None:
+            self.state.absences.present(broker_id)
         self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
         if broker_id in self.state.wants_unfence:
             self.state.to_look_at[broker_id] = None
 
     def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
         """Without heartbeats in force it need not ask: whoever is there is unfenced."""
-        broker: Broker | None = self.pending.brokers.get(broker_id)
-        if broker is not None and broker.epoch == broker_epoch and broker.fenced and not has_left(broker):
+        broker = self._registration(broker_id, broker_epoch)
+        if broker is not None and broker.fenced:
             self.state.ask_unfence(broker_id)
+
+    def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
+        """The registration of this epoch, unless it is not the present one or has taken its leave."""
+        broker: Broker | None = self.pending.brokers.get(broker_id)
+        return broker if broker is not None and broker.epoch == broker_epoch and not has_left(broker) else None
 
     def committed_advanced(self, image: Image) -> None:
         """The high watermark has passed the records of ``image``."""
@@ -247,8 +286,17 @@ class ActiveController:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def has_urgent_work(self) -> bool:
-        """Whether ``next_due`` may have what must not wait for a timer: the bootstrap, or a broker ready to be unfenced, or half fenced."""
-        return self._needs_bootstrap() or bool(self.state.leaving) or self._next_admitted() is not None
+        """Whether ``next_due`` may have what must not wait for a timer.
+
+        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half fenced.
+        """
+        state = self.state
+        return (
+            self._needs_bootstrap()
+            or state.epoch_floor.is_due(self.pending)
+            or bool(state.leaving)
+            or self._next_admitted() is not None
+        )
 
     def next_due(self, now: float, *, fencing_only: bool = False) -> Decision | None:
         """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
@@ -259,10 +307,18 @@ class ActiveController:
         if now >= self.state.absences.next_check:
             self.state.absences.look(self.pending.snapshot(), self.sessions.is_alive, now)
         if fencing_only:
-            return self._fence_silent(now) or self.state.leaving.due(self.pending) or self._fence_stuck(now)
+            return (
+                self.begin_generation(now)
+                or self._fence_silent(now)
+                or self._fence_gone(now)
+                or self.state.leaving.due(self.pending)
+                or self._fence_stuck(now)
+            )
         return (
             self.bootstrap()
+            or self.begin_generation(now)
             or self._fence_silent(now)
+            or self._fence_gone(now)
             or self.state.leaving.due(self.pending)
             or self.unfence_ready(now)
             or self._fence_stuck(now)
@@ -275,12 +331,13 @@ class ActiveController:
 
     def next_deadline(self) -> float:
         """When to call ``next_due`` at the latest, if nothing happens before."""
-        if self._needs_bootstrap() or self.state.leaving:
+        if self._needs_bootstrap() or self.state.leaving or self.state.epoch_floor.is_due(self.pending):
             return -math.inf
         expiry = self.sessions.next_expiry()
         progress = self._progress.next_due(self.lao.lao)
         return min(
             self.state.lag_watch.next_check,
+            self.state.gone.next_check,
             self.membership.next_deadline() if self.membership.is_static else math.inf,
             self._expiry.next_check,
             self._balance.next_deadline(),
@@ -302,6 +359,10 @@ class ActiveController:
         return Decision(
             [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels.items()]
         )
+
+    def begin_generation(self, now: float) -> Decision | None:
+        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was led before, batch by batch."""
+        return self.state.epoch_floor.due(self.state, now)
 
     def unfence_ready(self, now: float) -> Decision | None:
         """Unfence a broker that asked for it and has become ready."""
@@ -339,6 +400,24 @@ class ActiveController:
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
+
+    def _fence_gone(self, now: float) -> Decision | None:
+        if now < self.state.gone.next_check or heartbeats_off(self.state):
+            return None
+        broker = self.state.gone.due(self.pending.snapshot(), self.state.read_leases, now)
+        if broker is None:
+            return None
+        records = fence(self.pending, broker, PROCESS_GONE)
+
+        def remember() -> None:
+            # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
+            self.state.gone.fenced(broker.id, now)
+            self.state.no_unfence(broker.id)
+            self.state.shutdown_offsets.pop(broker.id, None)
+            self.state.changed(broker.id, now)
+            self.state.leaving.fenced(broker.id, len(records))
+
+        return Decision(records, None, None, remember)
 
     def _fence_stuck(self, now: float) -> Decision | None:
         watch = self.state.lag_watch

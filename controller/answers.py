@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.id_waits import AwaitedIdError
 from controller.intake import Waiting
 from controller.lao import LaoTracker
 from controller.parking import COMMITTED, Parked
@@ -20,6 +21,9 @@ def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
     response.error.error_message = error.message
     response.error.field = error.field
     response.error.outcome_unknown = error.outcome_unknown
+    response.error.throttle_time_ms = error.throttle_time_ms
+    if isinstance(error, AwaitedIdError):
+        response.awaited_id.broker_id, response.awaited_id.remaining_ms = error.broker_id, error.remaining_ms
 
 
 def duplicate_of(result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int) -> Parked:

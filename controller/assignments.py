@@ -54,7 +54,18 @@ def wrong_new_replicas(view: ImageView, broker_ids: Sequence[int], live: Collect
     return wrong
 
 
-def new_partition(topic_id: bytes, index: int, replicas: Sequence[int], live: Collection[int]) -> Record:
-    """A new partition: all live replicas are in sync, and the first of them leads."""
+def new_partition(
+    topic_id: bytes, index: int, replicas: Sequence[int], live: Collection[int], leader_epoch: int = 0
+) -> Record:
+    """A new partition: all live replicas are in sync, and the first of them leads. ``leader_epoch``: the first of the log's generation."""
     isr = [replica for replica in replicas if replica in live]
-    return record(pb.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=replicas, isr=isr, leader=isr[0]))
+    return record(
+        pb.PartitionRecord(
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=isr,
+            leader=isr[0],
+            leader_epoch=leader_epoch,
+        )
+    )

@@ -4,6 +4,10 @@ The order is the proposal's. What is added is what keeps an id from being stolen
 brokers on one host this is; a session that has not ended may be this broker's own past, and is waited for; an id is missing
 only after ``broker.id.adopt.after.ms``. The registration that follows in the same decision is the claim: of two brokers that
 race for an id one is decided first, and the other goes on in the order.
+
+No new id as long as one that holds replicas may need a broker: a new one holds none, and theirs stay one short. So a newcomer waits
+while one is absent and not yet missing, and until all others were heard from since it asks [the owner of 1002 dies, a newcomer comes
+within its session and gets 1004]; where several are absent somebody has to decide. ``broker.id.generation.force`` decides.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from controller.absences import Absent
 from controller.decision import refuse
+from controller.double_roll import heartbeats_off
+from controller.id_waits import AwaitedIdError
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker, Hostname
@@ -20,6 +27,9 @@ from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
+_FORCE = (
+    "For a new id all the same: broker.id.generation.force, or `raftlog hostnames set` with an id that is not in use"
+)
 
 
 class Choice(NamedTuple):
@@ -47,6 +57,7 @@ class _Asking:
         self.host, self.port = hostname_key(request.listeners[0].host), request.listeners[0].port
         self.incarnation_id, self.directory_id = request.incarnation_id, request.process.directory_id
         self.asking_for_s = request.id_wanted.asking_for_ms / 1000
+        self.forced = request.id_wanted.force_generation
 
     @property
     def place(self) -> str:
@@ -70,6 +81,19 @@ class _Asking:
         )
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
+    def unheard(self, broker_id: int) -> float | None:
+        """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""
+        sessions, now = self.state.sessions, self.now
+        contact = sessions.last_contact(broker_id)
+        if contact is None or not sessions.is_alive(broker_id, now):
+            broker: Broker | None = self.image.brokers.get(broker_id)
+            # Its session has ended, and its fencing is decided next. Without heartbeats it counts as active all the same.
+            return 0.0 if broker is not None and not broker.fenced and not heartbeats_off(self.state) else None
+        given = max(self.state.began_at, self.state.sessions_given_at)
+        if contact > given and now - contact <= self.asking_for_s:
+            return None
+        return contact + self.state.settings.broker_session_timeout_ms / 1000 - now
+
     def on_this_host(self) -> list[Broker]:
         """The brokers registered from this host, by id."""
         brokers = self.image.brokers
@@ -80,11 +104,17 @@ def choose_broker_id(state: ControllerState, request: rpc.RegisterBrokerRequest,
     """The id for a broker whose request has been checked, but for its id.
 
     Raises INVALID_REGISTRATION where somebody has to decide (several missing ids, several brokers on one host), saying how;
-    DUPLICATE_BROKER_REGISTRATION while the id may be its own and a session has to end first: ask again.
+    DUPLICATE_BROKER_REGISTRATION while the id may be its own and a session has to end first, AwaitedIdError while another id may
+    become its: ask again.
     """
     asking = _Asking(state, request, now)
     notes: list[str] = []
-    chosen = _own(asking) or _of_host(asking, notes) or _missing(asking, notes)
+    try:
+        chosen = _own(asking) or _of_host(asking, notes) or _missing(asking, notes)
+    except AwaitedIdError as error:
+        state.id_waits.told(asking.place, error, now)
+        raise
+    state.id_waits.over(asking.place)
     return chosen or _generated(asking, notes)
 
 
@@ -180,36 +210,73 @@ def _mapped(asking: _Asking, mapping: Hostname, state: str) -> Choice:
 
 
 def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
-    """The one id that holds replicas and has been away for long."""
+    """The one id that holds replicas and has been away for long; None if all such ids are at work."""
     state, image = asking.state, asking.image
     reserved = {
         mapping.broker_id: name
         for name, mapping in sorted(image.hostnames.items())
         if mapping.reason != BY_REGISTRATION and name != asking.host
     }
-    missing = [one for one in state.absences.absent(image, state.sessions.is_alive, asking.now) if one.missing]
-    kept = [one.broker_id for one in missing if one.broker_id in reserved]
-    notes.extend(f"broker {broker_id} is missing, and kept for host {reserved[broker_id]}" for broker_id in kept)
-    free = [one for one in missing if one.broker_id not in reserved]
+    absent = state.absences.absent(image, state.sessions.is_alive, asking.now)
+    if asking.forced:
+        away = ", ".join(str(one.broker_id) for one in absent) or "none"
+        notes.append(f"a new id is forced (broker.id.generation.force); absent: {away}")
+        return None
+    kept = [one.broker_id for one in absent if one.broker_id in reserved]
+    notes.extend(f"broker {broker_id} is absent, and kept for host {reserved[broker_id]}" for broker_id in kept)
+    free = [one for one in absent if one.broker_id not in reserved]
     neighbours = [broker for broker in asking.on_this_host() if any(one.broker_id == broker.id for one in free)]
     if neighbours:
         raise _told(asking, f"broker {neighbours[0].id} of this host is missing", neighbours)
     if len(free) > 1:
-        listed = ", ".join(
-            f"{one.broker_id} ({_last_seen(image, one.broker_id)}, for {one.absent_for_s:.0f} s)" for one in free
-        )
-        raise refuse(
-            ErrorCode.INVALID_REGISTRATION,
-            f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place} cannot be known: {listed}."
-            " Start those that still have their disks, or say which one this is: node.id in its configuration, or"
-            f" `raftlog hostnames set {asking.host} ID`",
-            "broker_id",
-        )
+        raise _several_missing(asking, free)
+    if free and not free[0].missing:
+        raise _await_absence(asking, free[0])
+    _check_all_heard(asking, reserved)
     if not free:
-        notes.append("no id is missing")
+        notes.append("no id that holds replicas is absent")
         return None
     why = f"broker {free[0].broker_id} ({_last_seen(image, free[0].broker_id)}) is the only one missing, for {free[0].absent_for_s:.0f} s"
     return Choice(free[0].broker_id, rpc.BROKER_ID_MISSING, "; ".join([*notes, why]))
+
+
+def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
+    """Who counts as present may have died within its session: wait for a word of each. O(brokers)."""
+    image = asking.image
+    for broker_id in sorted(image.replicas_of):
+        remaining_s = asking.unheard(broker_id)
+        if remaining_s is not None and broker_id not in reserved and len(image.replicas_of[broker_id]):
+            raise AwaitedIdError(
+                broker_id,
+                remaining_s,
+                f"broker {broker_id} ({_last_seen(image, broker_id)}) holds replicas and was not heard from since the broker at"
+                f" {asking.place} asks for an id: it may be gone, and its id needed. {_FORCE}",
+            )
+
+
+def _await_absence(asking: _Asking, one: Absent) -> AwaitedIdError:
+    adopt_after_s = asking.state.settings.broker_id_adopt_after_ms / 1000
+    held = f"{one.replica_count} replica{'s' if one.replica_count > 1 else ''}"
+    return AwaitedIdError(
+        one.broker_id,
+        one.missing_in_s,
+        f"broker {one.broker_id} ({_last_seen(asking.image, one.broker_id)}) is absent and holds {held}: its id is given to the"
+        f" broker at {asking.place} when it has been absent for {adopt_after_s:g} s (broker.id.adopt.after.ms), and a new id if it"
+        f" comes back. {_FORCE}",
+    )
+
+
+def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
+    listed = ", ".join(
+        f"{one.broker_id} ({_last_seen(asking.image, one.broker_id)}, for {one.absent_for_s:.0f} s)" for one in free
+    )
+    return refuse(
+        ErrorCode.INVALID_REGISTRATION,
+        f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place} cannot be known: {listed}."
+        " Start those that still have their disks, or say which one this is: node.id in its configuration, or"
+        f" `raftlog hostnames set {asking.host} ID`. {_FORCE}",
+        "broker_id",
+    )
 
 
 def _last_seen(image: Image, broker_id: int) -> str:
@@ -227,6 +294,7 @@ def _generated(asking: _Asking, notes: list[str]) -> Choice:
     used |= {broker_id for broker_id, held in image.replicas_of.items() if len(held)}
     used |= {voter.id for voter in image.voters.voters} if image.voters is not None else set()
     used |= set(image.leader.voters) if image.leader is not None else set()
+    used |= asking.state.controller_ids(asking.now)
     above = {broker_id for broker_id in used if broker_id > floor}
     broker_id = max(above, default=floor) + 1
     if broker_id > BROKER_ID_MAX:

@@ -22,7 +22,6 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-NAME_MAX_CHARS = 249
 CHECK_INTERVAL_S = 10.0
 """How often idle clients are looked for; those above the bound on their number go at once."""
 CLOSED_BY_OWNER, IDLE, TOO_MANY = "closed by its owner", "idle for too long", "the longest idle of too many"
@@ -74,8 +73,6 @@ def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation
 def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Decision:
     """Open a client. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
     _check_supported(view, "")
-    if len(request.name) > NAME_MAX_CHARS:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"a name has at most {NAME_MAX_CHARS} characters", "name")
     return Decision([record(pb.OpenClientRecord(name=request.name))], rpc.OpenClientResponse(client_id=next_offset))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
@@ -21,6 +21,7 @@ RESOURCE_NAME_MAX_CHARS = 249
 _TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 _SET, _DELETE, _APPEND, _SUBTRACT = rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT
 _UTF8_MAX_BYTES = 4
+_ID_DIGITS = 10
 
 
 def alter_configs(
@@ -28,6 +29,7 @@ def alter_configs(
 ) -> Decision:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
     resources = request.resources
+    check_item_count(len(resources), settings.max_records_per_request, "resources")
     records: list[Record] = []
     errors: dict[int, ApiError] = {}
     seen: set[tuple[int, str]] = set()
@@ -36,7 +38,11 @@ def alter_configs(
         try:
             key = (resource.resource_type, resource.resource_name)
             if key in seen:
-                raise refuse(ErrorCode.INVALID_REQUEST, f"resource {key} is named twice", f"resources[{index}]")
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"resource {key[0]} {key[1][:80]!r} is named twice",
+                    f"resources[{index}]",
+                )
             seen.add(key)
             _alter_resource(view, settings, resource, index, records)
         except ApiError as error:
@@ -59,6 +65,8 @@ def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field
     limit = settings.config_value_max_bytes
     if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
         raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name} is larger than {limit} bytes", field)
+    if not value.isprintable():
+        raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name} has characters that cannot be printed", field)
     wrong = key.check(value) if key.check is not None else None
     if wrong is not None:
         raise refuse(ErrorCode.INVALID_CONFIG, f"the value of {key.name}, {value[:80]!r}, {wrong}", field)
@@ -76,19 +84,25 @@ def _alter_resource(
             f"resources[{index}].resource_type",
         )
     _check_resource(view, resource_type, resource_name, index)
-    if len(configs) > 1 and len({config.name for config in configs}) < len(configs):
+    if len(configs) > len(keys) or (len(configs) > 1 and len({config.name for config in configs}) < len(configs)):
         raise refuse(ErrorCode.INVALID_REQUEST, "a config key is named twice", f"resources[{index}].configs")
     for position, config in enumerate(configs):
         name = config.name
         key = keys.get(name)
         if key is None:
             raise refuse(
-                ErrorCode.INVALID_CONFIG, f"there is no config {name!r}", f"resources[{index}].configs[{position}].name"
+                ErrorCode.INVALID_CONFIG,
+                f"there is no config {name[:80]!r}",
+                f"resources[{index}].configs[{position}].name",
             )
         operation = config.config_operation
         if operation == _SET:
             value = config.value
-            if key.check is not None or len(value) * _UTF8_MAX_BYTES > settings.config_value_max_bytes:
+            if (
+                key.check is not None
+                or len(value) * _UTF8_MAX_BYTES > settings.config_value_max_bytes
+                or not value.isprintable()
+            ):
                 check_config(settings, key, value, f"resources[{index}].configs[{position}].value")
             records.append(config_record(resource_type, resource_name, name, value))
         elif operation == _DELETE:
@@ -129,18 +143,20 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
     if resource_type == _TOPIC:
         if name in view.topic_ids:
             return
-        code, wrong = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+        code, wrong = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}"
     elif resource_type == _BROKER:
         # The empty name is the default of all brokers. One spelling of each id, or "07" would be a resource of its own.
-        if not name or (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) in view.brokers):
+        # Not longer than an id: making a number of a long text takes long, and Python refuses to from 4,300 digits on.
+        number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
+        if not name or (str(number) == name and number in view.brokers):
             return
-        code, wrong = ErrorCode.INVALID_REQUEST, f"{name!r} is not the id of a registered broker"
-    elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS:
+        code, wrong = ErrorCode.INVALID_REQUEST, f"{name[:80]!r} is not the id of a registered broker"
+    elif 0 < len(name) <= RESOURCE_NAME_MAX_CHARS and name.isprintable():
         return
     else:
         code, wrong = (
             ErrorCode.INVALID_REQUEST,
-            f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} characters, not {len(name)}",
+            f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} printable characters: {name[:80]!r} has {len(name)}",
         )
     raise refuse(code, wrong, f"resources[{index}].resource_name")
 

@@ -60,6 +60,15 @@ def check_record_count(count: int, limit: int) -> None:
         )
 
 
+def check_item_count(count: int, limit: int, field: str) -> None:
+    """Raise POLICY_VIOLATION for a request that names more than ``limit`` things, before anything is made of them.
+
+    A thing that is refused by itself writes no record, but it takes its time all the same.
+    """
+    if count > limit:
+        raise refuse(ErrorCode.POLICY_VIOLATION, f"{count} items are more than the {limit} of one request", field)
+
+
 def check_record_bytes(records: list[Record], field: str) -> None:
     """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would hold up all behind it."""
     if len(records) <= _FEW_RECORDS:

@@ -27,15 +27,28 @@ def leads_any(view: ImageView, broker_id: int) -> bool:
     return any(partitions[key].leader == broker_id for key in view.replicas_of.get(broker_id) or ())
 
 
-def removals(view: ImageView, broker_id: int, *, on_purpose: bool = False, limit: int | None = None) -> list[Record]:
+def waits_for_members(partition: Partition) -> bool:
+    """Whether nobody leads and several are in sync: so in a log that was taken back, until one of them is there. See ``epoch_floor``."""
+    return partition.leader == NO_LEADER and len(partition.isr) > 1
+
+
+def removals(
+    view: ImageView,
+    broker_id: int,
+    *,
+    on_purpose: bool = False,
+    same_disk: bool = False,
+    limit: int | None = None,
+) -> list[Record]:
     """Take a broker out of every ISR and leadership: one record for each partition that changes, ``limit`` at the most.
 
     A topic that allows it gets an unclean leader where nobody else is left, but not for a broker that goes ``on_purpose``: whoever
-    stops the last member of an ISR may be about to start it again.
+    stops the last member of an ISR may be about to start it again. A broker that registers with the ``same_disk`` stays in the ISRs that
+    wait for any of their members.
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
-        if broker_id in partition.isr:
+        if broker_id in partition.isr and not (same_disk and waits_for_members(partition)):
             if len(records) == limit:
                 break
             records.extend(removal(view, partition, broker_id, on_purpose=on_purpose))
@@ -54,15 +67,19 @@ def removal(view: ImageView, partition: Partition, broker_id: int, *, on_purpose
 def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
     """Give leaders to the leaderless partitions that a broker, about to be unfenced, can lead.
 
-    That is where it is in the ISR, and in topics that allow unclean leaders.
+    That is where it is in the ISR, and in topics that allow unclean leaders. Where several members were waited for, those that are not
+    there leave the ISR, and nobody is elected from outside yet.
     """
     brokers = Brokers(view, joining=broker_id)
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
         if partition.leader != NO_LEADER:
             continue
-        election = Election.UNCLEAN if unclean_election_enabled(view, partition.topic_id) else Election.ONLINE
-        change = next_state(brokers, partition, election=election)
+        waits = waits_for_members(partition)
+        unclean = not waits and unclean_election_enabled(view, partition.topic_id)
+        election = Election.UNCLEAN if unclean else Election.ONLINE
+        isr = tuple(filter(brokers.active, partition.isr)) if waits else None
+        change = next_state(brokers, partition, isr=isr, election=election)
         if change is not None:
             records.append(record(change))
     return records

@@ -89,7 +89,7 @@ class _Altering:
         if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{name!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits, dots, dashes and underscores",
+                f"{name[:80]!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits, dots, dashes and underscores",
                 f"{field}.name",
             )
         if name in self._seen:
@@ -105,9 +105,11 @@ class _Altering:
         return record(pb.ExportCursorRecord(name=name))
 
     def _set(self, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
-        if len(one.target) > TARGET_MAX_CHARS:
+        if len(one.target) > TARGET_MAX_CHARS or not one.target.isprintable():
             raise refuse(
-                ErrorCode.INVALID_REQUEST, f"a target has at most {TARGET_MAX_CHARS} characters", f"{field}.target"
+                ErrorCode.INVALID_REQUEST,
+                f"a target has at most {TARGET_MAX_CHARS} characters, all of them printable",
+                f"{field}.target",
             )
         if not self._log_start_offset <= one.end_offset <= self._log_end_offset:
             raise refuse(

@@ -12,6 +12,7 @@ from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 SESSION_TIMED_OUT = "session timed out"
+PROCESS_GONE = "process gone: its listener refuses connections"
 METADATA_LAG = "metadata lag above broker.metadata.lag.max.ms"
 ASKED_TO_BE_FENCED = "asked to be fenced"
 CONTROLLED_SHUTDOWN = "controlled shutdown"

@@ -55,13 +55,11 @@ class HandOver:
         self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
         self._timer = self._loop.call_soon(self._poll)
 
-    def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> bool:
-        """To whoever can take over soonest; False if there is nobody."""
+    def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
+        """To whoever can take over soonest. If there is nobody, only what was accepted is brought to its end."""
         service = self._service
         target_id = best_successor(service.replica.describe(service.now()), service.quorum.node_id)
-        if target_id >= 0:
-            self.begin(target_id, reason, answer)
-        return target_id >= 0
+        self.begin(target_id, reason, answer)
 
     def _poll(self) -> None:
         transfer, service = self._transfer, self._service

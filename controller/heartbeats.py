@@ -48,7 +48,7 @@ def decide_heartbeat(
     if broker.in_controlled_shutdown:
         return _while_stopping(state, broker, request, now)
     if want_shut_down:
-        at_once = _may_leave_at_once(state, broker)
+        at_once = _may_leave_at_once(state, broker, want_fence=want_fence)
         return _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence)
@@ -152,10 +152,11 @@ def _while_fenced(
     return _reply(state, broker, request, rpc.INACTIVE)
 
 
-def _may_leave_at_once(state: ControllerState, broker: Broker) -> bool:
+def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
+    """Whether there is nothing to wait for, or the broker does not want to; what it is in must fit into one batch."""
     if broker.fenced:
         return True
-    return not leads_any(state.pending, broker.id) and not holds_many(state.pending, broker.id)
+    return (want_fence or not leads_any(state.pending, broker.id)) and not holds_many(state.pending, broker.id)
 
 
 def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:

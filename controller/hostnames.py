@@ -8,6 +8,7 @@ from __future__ import annotations
 from controller.decision import Decision, check_record_count, refuse, wire_error
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.hosts import host_error
 from raftlog.metadata.entities import Broker, Hostname
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.hostnames import BY_REGISTRATION, MAPPING_VERSION, host_of, hostname_key
@@ -17,7 +18,6 @@ from raftlog.metadata.versions import supports_hostnames
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-HOSTNAME_MAX_CHARS = 255
 BY_HAND = "set by hand"
 STALE = "its broker has registered from another host since"
 COLLECT_INTERVAL_S = 60.0
@@ -46,7 +46,7 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
 
 
 def list_hostnames(state: ControllerState, now: float) -> Decision:
-    """All mappings by name, and the absent ids. Raises UNSUPPORTED_VERSION."""
+    """All mappings by name, the absent ids, and the brokers without an id that wait. Raises UNSUPPORTED_VERSION."""
     check_supported(state.pending)
     image = state.committed
     body = rpc.ListHostnamesResponse(
@@ -68,8 +68,19 @@ def list_hostnames(state: ControllerState, now: float) -> Decision:
                 missing=one.missing,
                 replica_count=one.replica_count,
                 endpoint=_endpoint(image, one.broker_id),
+                missing_in_ms=round(one.missing_in_s * 1000),
             )
             for one in state.absences.absent(image, state.sessions.is_alive, now)
+        ],
+        waiting_brokers=[
+            rpc.WaitingBroker(
+                endpoint=one.place,
+                waiting_for_ms=round((now - one.since) * 1000),
+                awaited_id=rpc.AwaitedBrokerId(
+                    broker_id=one.broker_id, remaining_ms=max(0, round((one.until - now) * 1000))
+                ),
+            )
+            for one in state.id_waits.listed(now)
         ],
     )
     return Decision([], body)
@@ -119,22 +130,23 @@ class HostnameCollector:
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:
-    """Whether the mapped broker has registered from another host after the mapping was written."""
+    """Whether the mapped broker has registered from another host after the mapping was written.
+
+    A process that amends its registration keeps its epoch: then the mapping that came with the amendment says when that was.
+    """
     broker: Broker | None = image.brokers.get(mapping.broker_id)
-    return broker is not None and host_of(broker) != mapping.name and broker.epoch > mapping.offset
+    if broker is None or host_of(broker) == mapping.name:
+        return False
+    own: Hostname | None = image.hostnames.get(host_of(broker))
+    amended = own is not None and (own.broker_id, own.reason) == (broker.id, BY_REGISTRATION)
+    return max(broker.epoch, own.offset if own is not None and amended else -1) > mapping.offset
 
 
 def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]) -> Record | None:
     """The record of one alteration; None if it changes nothing."""
-    name = hostname_key(one.hostname)
-    if not name or len(name) > HOSTNAME_MAX_CHARS or any(char.isspace() for char in name):
-        raise refuse(
-            ErrorCode.INVALID_REQUEST,
-            f"{one.hostname!r} is no hostname: 1 to {HOSTNAME_MAX_CHARS} characters, no blanks",
-            f"{field}.hostname",
-        )
+    name = _name(view, one, field)
     if name in seen:
-        raise refuse(ErrorCode.INVALID_REQUEST, f"host {name} is named twice", f"{field}.hostname")
+        raise refuse(ErrorCode.INVALID_REQUEST, f"host {name!r} is named twice", f"{field}.hostname")
     seen.add(name)
     if one.version != MAPPING_VERSION:
         raise refuse(
@@ -153,6 +165,19 @@ def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: 
     if old is None:
         raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname")
     return _record(name, None, BY_HAND)
+
+
+def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
+    """The name that an alteration is about. Raises INVALID_REQUEST for what is no host.
+
+    A mapping that is there may be deleted whatever its name is: logs of before hosts were checked have some without a letter.
+    """
+    if not one.HasField("broker_id") and one.hostname in view.hostnames:
+        return one.hostname
+    error = host_error(one.hostname)
+    if error:
+        raise refuse(ErrorCode.INVALID_REQUEST, error, f"{field}.hostname")
+    return hostname_key(one.hostname)
 
 
 def _check_expected(name: str, old: Hostname | None, one: rpc.HostnameAlteration, field: str) -> None:

@@ -1,22 +1,25 @@
-"""Requests that wait to be decided: bounded, in order of arrival, each with the time by which its answer is due.
+"""Requests that wait to be decided: bounded, in order of arrival for each connection, each with the time by which its answer is due.
 
-Heartbeats go before all others, and have a bound of their own: behind a backlog that is longer than
-``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence itself.
+Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go before all others, and have a bound of
+their own: behind a backlog that is longer than ``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence
+itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.fair_queue import FairQueue
+from raftlog.shares import Shares
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-MAX_WAITING = 65_536
-MAX_REQUEST_BYTES = 4 << 20
+MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
+MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -28,18 +31,22 @@ class Waiting:
     deadline: float
     size: int
     """Bytes of the request."""
+    charged: int = 0
+    """Of its connection's share."""
 
 
 class Intake:
     """The queue in front of the controller."""
 
-    def __init__(self, default_timeout_s: float) -> None:
-        """``default_timeout_s``: of a request that names none."""
+    def __init__(self, default_timeout_s: float, max_timeout_s: float = math.inf) -> None:
+        """``default_timeout_s``: of a request that names none; ``max_timeout_s``: the longest that one may name."""
         self._default_timeout_s = default_timeout_s
-        self._queue: deque[Waiting] = deque()
-        self._heartbeats: deque[Waiting] = deque()
+        self._max_timeout_s = max_timeout_s
+        self._queue: FairQueue[Waiting] = FairQueue()
+        self._heartbeats: FairQueue[Waiting] = FairQueue()
         self._deferred: list[tuple[float, Waiting]] = []
         """(when to queue it again, the request)."""
+        self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         self.waiting_bytes = 0
         """Of the requests that wait."""
 
@@ -47,7 +54,10 @@ class Intake:
         return len(self._queue) + len(self._heartbeats)
 
     def add(self, link: Any, request: pb.ControllerRequest, now: float, *, heartbeat: bool = False) -> None:
-        """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done."""
+        """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
+
+        ``link`` None: this node's own, which shares with nobody.
+        """
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
@@ -55,20 +65,24 @@ class Intake:
                 f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
                 field=request.WhichOneof("body") or "",
             )
+        peer = _peer(link)
+        if heartbeat and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER:
+            heartbeat = False
         queue = self._heartbeats if heartbeat else self._queue
         if len(queue) + len(self._deferred) >= MAX_WAITING:
-            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} requests wait already")
+            raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
-        queue.append(Waiting(link, request, now + timeout_s, size))
+        waiting = Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size)
+        if not self._charge(waiting):
+            raise _throttled("this connection's share of the requests that may wait is used up")
+        queue.push(peer, waiting)
         self.waiting_bytes += size
 
     def take(self) -> Waiting | None:
-        """The oldest heartbeat, or the oldest of the others; None if there is none."""
-        queue = self._heartbeats or self._queue
-        if not queue:
-            return None
-        waiting = queue.popleft()
-        self.waiting_bytes -= waiting.size
+        """The next heartbeat, or the next of the others; None if there is none."""
+        waiting = self._heartbeats.pop() or self._queue.pop()
+        if waiting is not None:
+            self._gone(waiting)
         return waiting
 
     def defer(self, waiting: Waiting, until: float) -> None:
@@ -80,9 +94,16 @@ class Intake:
         due = [waiting for until, waiting in self._deferred if until <= now]
         if due:
             self._deferred = [entry for entry in self._deferred if entry[0] > now]
-            self._queue.extend(due)
-            self.waiting_bytes += sum(waiting.size for waiting in due)
+            for waiting in due:
+                self._charge(waiting)
+                self._queue.push(_peer(waiting.link), waiting)
+                self.waiting_bytes += waiting.size
         return bool(due)
+
+    def abandon(self, links: Collection[Any]) -> None:
+        """These links are gone: what was put off for them is dropped. What waits its turn is decided all the same."""
+        if self._deferred:
+            self._deferred = [entry for entry in self._deferred if entry[1].link not in links]
 
     def drain(self) -> Iterator[Waiting]:
         """All of them."""
@@ -95,9 +116,31 @@ class Intake:
         late_deferred = [waiting for _, waiting in self._deferred if waiting.deadline <= now]
         if late_deferred:
             self._deferred = [entry for entry in self._deferred if entry[1].deadline > now]
-        late = [waiting for queue in (self._heartbeats, self._queue) for waiting in queue if waiting.deadline <= now]
-        if late:
-            self._heartbeats = deque(waiting for waiting in self._heartbeats if waiting.deadline > now)
-            self._queue = deque(waiting for waiting in self._queue if waiting.deadline > now)
-            self.waiting_bytes -= sum(waiting.size for waiting in late)
+        late = [one for queue in (self._heartbeats, self._queue) for one in queue.remove(lambda w: w.deadline <= now)]
+        for waiting in late:
+            self._gone(waiting)
         return late_deferred + late
+
+    def _charge(self, waiting: Waiting) -> bool:
+        if waiting.link is None:
+            return True
+        cost = waiting.size + limits.CONTROLLER_WAITING_REQUEST_BYTES
+        if not self._shares.take(_peer(waiting.link), cost):
+            return False
+        waiting.charged = cost
+        return True
+
+    def _gone(self, waiting: Waiting) -> None:
+        self.waiting_bytes -= waiting.size
+        if waiting.charged:
+            self._shares.give_back(_peer(waiting.link), waiting.charged)
+            waiting.charged = 0
+
+
+def _peer(link: Any) -> str | None:
+    """Who shares: all links of a connection are one."""
+    return None if link is None else link.peer
+
+
+def _throttled(message: str) -> ApiError:
+    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=limits.RETRY_AFTER_MS)

@@ -94,7 +94,7 @@ class Joining:
             log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
 
     async def _ask_here(self, wanted: Wish) -> None:
-        link = UnaryLink()
+        link = UnaryLink("this node")
         self._service.received(link, [controller_request(wanted, cluster_id=self._service.cluster_id)])
         async with asyncio.timeout(ASK_TIMEOUT_S):
             response = await link.response

@@ -237,10 +237,11 @@ class LaoTracker:
         """What a broker says on every fetch and heartbeat: how far it has applied, and the highest LAO it was told.
 
         Ignored under another controller epoch: a lower one means that the broker has not accepted this controller yet, a higher one
-        that this controller is deposed. Ignored under another broker epoch. Late and repeated reports change nothing.
+        that this controller is deposed. Ignored under another broker epoch, and beyond the log end: nobody can have applied that,
+        and parked it would keep true reports from counting. Late and repeated reports change nothing.
         """
         broker = self._registrations.get((broker_id, broker_epoch))
-        if controller_epoch != self.epoch or broker is None or broker.legacy:
+        if controller_epoch != self.epoch or broker is None or broker.legacy or max(applied, told) >= self._log_end:
             return
         if max(applied, told) < self._high_watermark:
             self._count(broker, applied, told)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from controller.decision import Decision, check_record_count, refuse, wire_error
 from controller.partition_change import NO_LEADER, Brokers, Election, next_state
@@ -48,8 +49,10 @@ def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> D
 
 def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
     view, brokers = state.pending, Brokers(state.pending)
-    named = list(_named(state, request))
-    check_record_count(len(named), state.settings.max_records_per_request)
+    limit = state.settings.max_records_per_request
+    # No further than that: a topic of many partitions that is named many times has no end.
+    named = list(islice(_named(state, request), limit + 1))
+    check_record_count(len(named), limit)
     twice = Counter((name, index) for name, index, _ in named)
     records: list[Record] = []
     results: dict[str, rpc.ElectedTopic] = {}

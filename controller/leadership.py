@@ -34,6 +34,8 @@ class Leadership:
         self.active: ActiveController | None = None
         self.told: tuple[int, int] = (-1, -1)
         """LAO and the minimum of told as last acted upon."""
+        self.long_round = 0
+        """The round of the last turn that was long and had reads: nothing more is decided before it is confirmed."""
         self._claim_image = committed
         self._chunk = ChunkBuilder(self.pending, epoch)
         # The end of each proposed chunk, the image there, and the chunk's bytes: it becomes the committed one without being folded again.

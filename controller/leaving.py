@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from controller.decision import Decision
-from controller.elections import MAX_REMOVALS, removal
+from controller.elections import MAX_REMOVALS, removal, waits_for_members
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record
@@ -62,7 +62,7 @@ class Leaving:
             while done < len(keys) and len(records) < MAX_REMOVALS:
                 partition: Partition | None = view.partitions.get(keys[done])
                 done += 1
-                if partition is not None and broker_id in partition.isr:
+                if partition is not None and broker_id in partition.isr and not waits_for_members(partition):
                     records.extend(removal(view, partition, broker_id, on_purpose=True))
             if records:
                 return Decision(records, None, None, partial(self._left.__setitem__, broker_id, _Left(keys, done)))

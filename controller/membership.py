@@ -6,12 +6,12 @@ committed: a majority of the new set is alive, and a new voter has nothing to ca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from controller.decision import Decision, refuse
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import hosts as limits
 from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import metadata_version, supports_voters
@@ -26,7 +26,6 @@ LIVE_WITHIN_MS = 1_500
 FIRST_SET_EVERY_S = 0.1
 """How often a static set is looked at, whether all its directories are known by now."""
 
-_ENDPOINT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]@,]+):(\d{1,5})$")
 _WILDCARDS = frozenset({"0.0.0.0", "[::]"})
 
 Look = Callable[[float], QuorumDescription]
@@ -56,6 +55,12 @@ class Membership:
                     + ("" if same else f", with directory {voter.directory_id}: remove that one first"),
                     "voter_id",
                 )
+        if request.voter_id in self._state.pending.brokers:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"node {request.voter_id} is registered as a broker: controllers and brokers have node ids of their own",
+                "voter_id",
+            )
         self._check_directory(request.voter_directory_id)
         observer = _observer(seen, request.voter_id, request.voter_directory_id)
         if observer is None:
@@ -224,6 +229,12 @@ def _observer(seen: QuorumDescription, node_id: int, directory_id: str) -> Repli
     )
 
 
+def controller_ids(seen: QuorumDescription) -> frozenset[int]:
+    """The node ids of the controllers: of the voter set in force, and of those that fetch as observers."""
+    ids = {voter.node_id for voter in seen.voter_set}
+    return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
+
+
 def _check_endpoint(endpoint: str) -> None:
     error = endpoint_error(endpoint)
     if error:
@@ -232,12 +243,10 @@ def _check_endpoint(endpoint: str) -> None:
 
 def endpoint_error(endpoint: str) -> str:
     """What is wrong with an endpoint that others are to connect to; empty if nothing is."""
-    match = _ENDPOINT.match(endpoint)
-    if match is None:
-        return f"{endpoint!r} is not host:port"
-    if match[1] in _WILDCARDS or not 1 <= int(match[2]) <= 65_535:
-        return f"{endpoint!r}: others connect to it, so it needs a real host and port"
-    return ""
+    error = limits.endpoint_error(endpoint)
+    if not error and endpoint.rpartition(":")[0] in _WILDCARDS:
+        error = f"{endpoint!r}: others connect to it, so it needs a real host and port"
+    return error
 
 
 def _ago(age_ms: int) -> str:

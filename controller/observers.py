@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.resource_limits import OBSERVERS_MAX_STRANGERS
+from raftlog.shares import Shares
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
-from raftlog.wire.common.v1 import common_pb2
+from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_WAIT_MS = 5_000
 MAX_BYTES = 8 << 20
-MAX_OBSERVERS = 4096
 
 
 class LogSource(Protocol):
@@ -73,6 +74,9 @@ class LogSource(Protocol):
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
         """An observer that is a broker says how far it is."""
 
+    def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether there is such a registration."""
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -83,6 +87,8 @@ class Session:
     deadline: float = 0.0
     told_lao: int = -2
     told_epoch: int = -1
+    stranger: bool = True
+    """Whether it has a place among those of strangers."""
 
 
 class Observers:
@@ -92,18 +98,37 @@ class Observers:
         self._source = source
         # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
         self._sessions: dict[int, Session] = {}
+        self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
+        self._brokers: dict[int, Session] = {}
+        """By broker id: the session that has shown the id and its epoch last. Strangers never take its place."""
 
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
-        if len(self._sessions) >= MAX_OBSERVERS:
-            link.close("too many observers")
-        else:
+        if self._strangers.take(link.peer):
             self._sessions[id(link)] = Session(link)
+        else:
+            link.close("too many observers")
         return self
 
     def closed(self, link: Link, reason: str) -> None:
         """The observer is gone; its parked fetch with it."""
-        self._sessions.pop(id(link), None)
+        session = self._sessions.pop(id(link), None)
+        if session is not None and session.stranger:
+            self._strangers.give_back(link.peer)
+        elif session is not None:
+            self._brokers = {broker_id: one for broker_id, one in self._brokers.items() if one is not session}
+
+    def _identify(self, session: Session, fetch: pb.MetadataFetchRequest) -> None:
+        """A fetch of a registered broker: its session leaves the strangers' places. Who held that id before is a stranger again."""
+        if not session.stranger or not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
+            return
+        session.stranger = False
+        self._strangers.give_back(session.link.peer)
+        before, self._brokers[fetch.replica_id] = self._brokers.get(fetch.replica_id), session
+        if before is not None:
+            before.stranger = self._strangers.take(before.link.peer)
+            if not before.stranger:
+                before.link.close("another link has shown this broker's id and epoch")
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Fetches. Only the newest one counts: an observer has one outstanding."""
@@ -116,6 +141,7 @@ class Observers:
             self._send_error(session, error)
             return
         if fetch.replica_id >= 0:
+            self._identify(session, fetch)
             self._source.report(fetch)
         session.fetch = fetch
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
@@ -127,7 +153,7 @@ class Observers:
         if fetch.cluster_id and fetch.cluster_id != source.cluster_id:
             return ApiError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"this is cluster {source.cluster_id}, not {fetch.cluster_id}",
+                f"this is cluster {source.cluster_id}, not {fetch.cluster_id[:80]!r}",
                 field="cluster_id",
             )
         if fetch.fetch_offset < 0:
@@ -221,7 +247,7 @@ class Observers:
     def _send_error(self, session: Session, error: ApiError) -> None:
         session.fetch = None
         response = pb.MetadataFetchResponse(
-            error=common_pb2.Error(error_code=error.code, error_message=error.message, field=error.field),
+            error=error_to_wire(error),
             leader_id=error.leader_id,
             leader_endpoint=self._source.leader_endpoint(error.leader_id),
             controller_epoch=self._source.controller_epoch,

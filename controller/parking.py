@@ -6,10 +6,12 @@ Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
+from raftlog.shares import Shares
 from raftlog.wire.common.v1 import common_pb2
 
 COMMITTED, ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
@@ -28,6 +30,8 @@ class Parked:
     acks: int
     deadline: float
     done: bool = False
+    charged: bool = False
+    """To its connection's share."""
 
     @property
     def is_write(self) -> bool:
@@ -48,6 +52,11 @@ class Parking:
         self._high_watermark = 0
         self._lowest_acknowledged_offset = self._min_told = -1
         self._confirmed_round = 0
+        self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
+
+    def has_room(self, link: Any) -> bool:
+        """Whether another reply on this connection may wait: one that asks for much leaves as much for the others."""
+        return self._shares.has_room(link.peer)
 
     def __len__(self) -> int:
         return (
@@ -56,10 +65,12 @@ class Parking:
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
+        self._charge(parked)
         (self._writes if parked.is_write else self._reads).append(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
         """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
+        self._charge(parked)
         self._duplicates.append(parked)
         self._release_duplicates()
 
@@ -81,6 +92,10 @@ class Parking:
         """This node led after round ``number`` began."""
         self._confirmed_round = number
         self.release_reads()
+
+    def is_confirmed(self, number: int) -> bool:
+        """Whether this node led after round ``number`` began."""
+        return number <= self._confirmed_round
 
     def release_reads(self) -> None:
         """Send the replies without records whose commit and round have come."""
@@ -118,7 +133,7 @@ class Parking:
 
     def _finish(self, parked: Parked) -> None:
         if not parked.done:
-            parked.done = True
+            self._done(parked)
             self._send(parked)
 
     def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
@@ -126,12 +141,33 @@ class Parking:
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             for parked in queue:
                 if parked.deadline <= now and not parked.done:
-                    parked.done = True
+                    self._done(parked)
                     yield parked, queue is self._acknowledged or queue is self._visible
         yield from self._duplicates_given_up(lambda parked: parked.deadline <= now)
         for queue in (self._acknowledged, self._visible):
             while queue and queue[0].done:
                 queue.popleft()
+
+    def abandon(self, links: Collection[Any]) -> None:
+        """These links are gone: nobody waits for their replies any more. O(n)."""
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible, self._duplicates):
+            for parked in queue:
+                if parked.link in links and not parked.done:
+                    self._done(parked)
+        # These two may not move for long; the others do with each commit.
+        self._acknowledged = deque(parked for parked in self._acknowledged if not parked.done)
+        self._visible = deque(parked for parked in self._visible if not parked.done)
+        self._duplicates = [parked for parked in self._duplicates if not parked.done]
+
+    def _charge(self, parked: Parked) -> None:
+        if parked.link is not None:
+            parked.charged = self._shares.take(parked.link.peer)
+
+    def _done(self, parked: Parked) -> None:
+        parked.done = True
+        if parked.charged:
+            parked.charged = False
+            self._shares.give_back(parked.link.peer)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
         """All that wait, and whether their write is committed: leadership is lost."""
@@ -139,13 +175,13 @@ class Parking:
             while queue:
                 parked = queue.popleft()
                 if not parked.done:
-                    parked.done = True
+                    self._done(parked)
                     yield parked, queue is self._acknowledged or queue is self._visible
         yield from self._duplicates_given_up(lambda parked: True)
 
     def _duplicates_given_up(self, late: Callable[[Parked], bool]) -> Iterator[tuple[Parked, bool]]:
         for parked in self._duplicates:
             if not parked.done and late(parked):
-                parked.done = True
+                self._done(parked)
                 yield parked, parked.offset < self._high_watermark
         self._duplicates = [parked for parked in self._duplicates if not parked.done]

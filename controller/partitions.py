@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from controller.assignments import active_brokers, new_partition, spread, wrong_new_replicas
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
 from controller.partition_change import assignment_of
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -17,6 +17,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 def create_partitions(state: ControllerState, request: rpc.CreatePartitionsRequest) -> Decision:
     """Add partitions to topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
+    check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
@@ -60,7 +61,7 @@ def _add(
     else:
         placed = spread(state.pending, live, added, width, state.rng)
     records.extend(
-        new_partition(topic.id, topic.partition_count + index, replicas, active)
+        new_partition(topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first)
         for index, replicas in enumerate(placed)
     )
 

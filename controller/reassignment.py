@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from controller.assignments import wrong_replicas
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
 from controller.partition_change import (
     NO_LEADER,
     Assignment,
@@ -33,6 +33,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest) -> Decision:
     """Begin, change or cancel reassignments; each partition has its own result. Raises POLICY_VIOLATION."""
     limit = state.settings.max_records_per_request
+    check_item_count(len(request.topics), limit, "topics")
     check_record_count(sum(len(topic.partitions) for topic in request.topics), limit)
     may_resize = not request.HasField("allow_replication_factor_change") or request.allow_replication_factor_change
     named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)

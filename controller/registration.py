@@ -10,6 +10,7 @@ from controller.broker_ids import Choice, choose_broker_id
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
 from controller.elections import removals
+from controller.epoch_floor import RETRY_S
 from controller.fencing import WITHOUT_HEARTBEATS, has_left
 from controller.hostnames import check_supported, mapping_of
 from controller.leaving import holds_many
@@ -21,7 +22,6 @@ from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-NAME_MAX_CHARS = 255
 PORT_MAX = 65_535
 
 
@@ -30,16 +30,20 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     if request.cluster_id != state.cluster_id:
         raise refuse(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this is cluster {state.cluster_id!r}, the broker belongs to {request.cluster_id!r}",
+            f"this is cluster {state.cluster_id!r}, the broker belongs to {request.cluster_id[:80]!r}",
             "cluster_id",
         )
     _check_fields(request)
+    if state.epoch_floor.is_due(state.pending):
+        # Whoever is registered may take roles from an image like this one.
+        return Decision([], None, None, lambda: None, decide_again_at=now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
         check_supported(state.pending)
         choice = choose_broker_id(state, request, now)
         request = _with_id(request, choice.broker_id)
     old: Broker | None = state.pending.brokers.get(request.broker_id)
+    _check_not_a_controller(state, request.broker_id, old, now)
     _check_duplicate(state, request, old, now)
     _check_features(state, request)
     if old is not None and old.incarnation_id == request.incarnation_id:
@@ -48,7 +52,8 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
         # It is about to be back, and leads again where it is the last member of an ISR: no reason for an unclean leader.
-        records.extend(removals(state.pending, old.id, on_purpose=True))
+        same_disk = bool(old.process.directory_id) and old.process.directory_id == request.process.directory_id
+        records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))
     records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
 
     def remember() -> None:
@@ -104,6 +109,12 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
         _check_wanted(request)
     elif request.broker_id < 0:
         raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {request.broker_id} is negative", "broker_id")
+    if request.registration_version < 0:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"there is no registration version {request.registration_version}",
+            "registration_version",
+        )
     if not request.incarnation_id:
         raise refuse(ErrorCode.INVALID_REQUEST, "the incarnation id is empty", "incarnation_id")
     if not request.listeners:
@@ -116,10 +127,13 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
                 ErrorCode.INVALID_REQUEST, f"listener name {listener.name!r} is empty or twice", f"{where}.name"
             )
         seen.add(listener.name)
-        if not listener.host or len(listener.host) > NAME_MAX_CHARS:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"host {listener.host!r} is empty or too long", f"{where}.host")
         if not 0 < listener.port <= PORT_MAX:
             raise refuse(ErrorCode.INVALID_REQUEST, f"port {listener.port} is not in 1 .. {PORT_MAX}", f"{where}.port")
+    for index, directory in enumerate(request.log_dirs):
+        if not directory or directory in request.log_dirs[:index]:
+            raise refuse(
+                ErrorCode.INVALID_REGISTRATION, f"log directory {directory!r} is empty or twice", f"log_dirs[{index}]"
+            )
     for index, feature in enumerate(request.features):
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
             raise refuse(
@@ -139,6 +153,16 @@ def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
             ErrorCode.INVALID_REQUEST,
             f"a time of {request.id_wanted.asking_for_ms} ms is negative",
             "id_wanted.asking_for_ms",
+        )
+
+
+def _check_not_a_controller(state: ControllerState, broker_id: int, old: Broker | None, now: float) -> None:
+    """Node ids are unique in a cluster. A broker that has such an id since before this was checked keeps it."""
+    if old is None and broker_id in state.controller_ids(now):
+        raise refuse(
+            ErrorCode.INVALID_REGISTRATION,
+            f"node {broker_id} is a controller of this cluster: give the broker a node.id of its own",
+            "broker_id",
         )
 
 
@@ -280,4 +304,5 @@ def _response(
         heartbeats_off=heartbeats_off(state),
         id_source=rpc.BROKER_ID_GIVEN if choice is None else choice.source,
         id_reason="" if choice is None else choice.why,
+        metadata_offset=max(epoch, state.pending.offset),
     )

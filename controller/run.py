@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
-import signal
 import time
 from dataclasses import fields, replace
 
@@ -17,33 +15,35 @@ from controller.settings import ControllerSettings
 from controller.space import effective_reserve_bytes
 from controller.status import describe_quorum, known_brokers, ready, status
 from controller.unary_reply import answer
+from raftlog.cli.exits import exit_code
+from raftlog.cli.nodes import remedy
 from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
-from raftlog.observability.node_metrics import add_controller_metrics, add_quorum_metrics, add_snapshot_metrics
+from raftlog.observability.node_metrics import (
+    add_controller_metrics,
+    add_quorum_metrics,
+    add_refusal_metrics,
+    add_snapshot_metrics,
+    add_space_metrics,
+)
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.runtime import StopSignals
 from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.layout import disk_bytes
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.configured import transport_of
+from raftlog.transport.descriptors import raise_file_limit
+from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 log = structlog.get_logger(__name__)
 
-EXIT_FAILED = 1
 HAND_OVER_S = 1.0
 """How long a stopping leader waits for another to take over before it leaves."""
-
-
-def stop_event() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> ControllerSettings:
@@ -57,7 +57,8 @@ def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> C
 
 async def run_controller(config: NodeConfig) -> int:
     """Run until a signal or a fatal error; the exit code. Raises ConfigError, StorageError, CorruptLogError at the start."""
-    stop = stop_event()
+    stop = asyncio.Event()
+    signals = StopSignals(stop.set)
     failure: list[FatalError] = []
 
     def failed(error: FatalError) -> None:
@@ -71,6 +72,7 @@ async def run_controller(config: NodeConfig) -> int:
         expect_node_id=config.node_id,
         loop=asyncio.get_running_loop(),
     )
+    raise_file_limit()
     transport = transport_of(config)
     http: HttpServer | None = None
     try:
@@ -85,6 +87,7 @@ async def run_controller(config: NodeConfig) -> int:
             rng=random.Random(),
             wall_clock_ms=lambda: time.time_ns() // 1_000_000,
             on_failure=failed,
+            stopwatch=time.perf_counter,
         )
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged, and one that can't be reached,
         # or is about to give up, must not begin to ask for votes.
@@ -92,7 +95,7 @@ async def run_controller(config: NodeConfig) -> int:
         listener = await transport.listen(
             config.listener.address, service.acceptors(), extra_handlers=_unary_handlers(service)
         )
-        http = await start_http(config, service)
+        http = await start_http(config, service, transport)
         service.start()
         log.info(
             "controller started",
@@ -105,6 +108,7 @@ async def run_controller(config: NodeConfig) -> int:
         await stop.wait()
         if not failure:
             await _hand_over(service)
+            await service.see_off()
         service.close()
     finally:
         if http is not None:
@@ -112,17 +116,18 @@ async def run_controller(config: NodeConfig) -> int:
         await transport.close()
         store.close()
     if failure:
-        log.critical("stopped by an error", error=str(failure[0]))
-        return EXIT_FAILED
+        code = exit_code(failure[0])
+        log.critical("stopped by an error", error=str(failure[0]), **remedy(code))
+        return code
     log.info("controller stopped", node=config.node_id)
-    return 0
+    return signals.exit_code
 
 
 def _reserve_bytes(config: NodeConfig) -> int:
     """What is to stay free of the disk."""
     assert config.controller is not None
-    disk_bytes = shutil.disk_usage(config.directory).total
-    return effective_reserve_bytes(config.controller.metadata_log_free_space_reserve_bytes, disk_bytes)
+    reserve_bytes = config.controller.metadata_log_free_space_reserve_bytes
+    return effective_reserve_bytes(reserve_bytes, disk_bytes(config.directory))
 
 
 async def _hand_over(service: ControllerService) -> None:
@@ -136,8 +141,8 @@ async def _hand_over(service: ControllerService) -> None:
 
 
 def _unary_handlers(service: ControllerService) -> list[object]:
-    async def ask(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
-        return await answer(service, request)
+    async def ask(request: controller_pb2.ControllerRequest, peer: str) -> controller_pb2.ControllerResponse:
+        return await answer(service, request, peer)
 
     async def describe(_: quorum_pb2.DescribeQuorumRequest) -> quorum_pb2.DescribeQuorumResponse:
         return describe_quorum(service)
@@ -148,13 +153,15 @@ def _unary_handlers(service: ControllerService) -> list[object]:
     ]
 
 
-async def start_http(config: NodeConfig, service: ControllerService) -> HttpServer | None:
+async def start_http(config: NodeConfig, service: ControllerService, transport: GrpcTransport) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
     registry = MetricsRegistry()
+    registry.collect(transport.bounds.metrics)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
+    add_refusal_metrics(registry, lambda: replica.refused)
     registry.latency("raft_metrics_commit_latency_seconds", "From a proposal to its commit.", replica.commit_latency)
     registry.latency("raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency)
     add_controller_metrics(
@@ -163,6 +170,7 @@ async def start_http(config: NodeConfig, service: ControllerService) -> HttpServ
         image=lambda: service.image,
         describe_brokers=lambda: known_brokers(service),
     )
+    add_space_metrics(registry, lambda: (service.space.free_bytes, service.space.low))
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.now()))
     server = HttpServer(
         config.http_listener.host,

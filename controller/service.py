@@ -19,8 +19,11 @@ import structlog
 
 from controller.active import ActiveController
 from controller.answers import duplicate_of, failure, fill_error, say_how_far, send_quietly
+from controller.broker_probes import BrokerProbes
 from controller.decision import Decision
+from controller.farewell import POLL_S, Farewell
 from controller.hand_over import HandOver
+from controller.id_waits import AwaitedIdError
 from controller.image_loader import CommittedImage
 from controller.intake import Intake, Waiting
 from controller.joining import Joining
@@ -30,6 +33,7 @@ from controller.parking import Parked
 from controller.settings import ControllerSettings
 from controller.snapshots import SnapshotLoad, Snapshots
 from controller.space import FINE, WRITES_WITHOUT_SPACE, SpaceWatch
+from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
@@ -44,15 +48,22 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
-MAX_PARKED = 262_144
-MAX_TURN_RECORDS, MAX_TURN_S = 5_000, 0.1
-"""Nothing more is decided in a turn that has decided so much, or for so long: followers must be answered in time."""
+MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
+MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
+LONG_TURN_S = limits.TURN_MAX_MS / 1000
 CHUNK_BYTES = 64 << 10
 """Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
 MAX_UNCOMMITTED_CHUNKS = 3
 STANDBY_FOLD_S = 0.002
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
+
+
+_SHARE_USED_UP = ApiError(
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    "this connection's share of the replies that may wait is used up",
+    throttle_time_ms=limits.RETRY_AFTER_MS,
+)
 
 
 class ControllerService:
@@ -68,7 +79,9 @@ class ControllerService:
         rng: random.Random,
         wall_clock_ms: Callable[[], int],
         on_failure: Callable[[FatalError], None],
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
+        """``stopwatch``: seconds that go on within a turn of the loop, as those of its own clock need not."""
         self.settings = settings
         self.quorum = quorum
         self.voters = quorum.voters
@@ -91,7 +104,9 @@ class ControllerService:
         self._high_watermark = -1
         self._leader_id, self._leader_epoch = -1, 0
         self.leadership: Leadership | None = None
-        self._intake = Intake(settings.request_timeout_ms / 1000)
+        self._stopwatch = stopwatch or self._loop.time
+        self._intake = Intake(settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000)
+        self._gone_links: set[Any] = set()
         self._turn_due = False
         self._observers_due = False
         self._commit_due = False
@@ -100,7 +115,9 @@ class ControllerService:
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._observers = Observers(self)
+        self._broker_probes = BrokerProbes(transport, lambda: self.active, self._broker_gone)
         self.hand_over = HandOver(self)
+        self._farewell = Farewell()
         self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
         self._store = store
         self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
@@ -124,7 +141,7 @@ class ControllerService:
         """Everything a controller serves."""
         return {
             **self.replica.acceptors(),
-            Conversation.CONTROLLER: lambda _link: self,
+            Conversation.CONTROLLER: self._accept,
             Conversation.OBSERVER: self._observers.accept,
         }
 
@@ -133,10 +150,29 @@ class ControllerService:
         if self.leadership is None:
             return
         done: asyncio.Future[ApiError | None] = self._loop.create_future()
-        if self.hand_over.begin_to_anybody(reason, done.set_result):
-            await done
+        self.hand_over.begin_to_anybody(reason, done.set_result)
+        await done
         # Not handed over, in time or at all: whoever waits is told so now, not when the process is gone.
         self.replica.resign(reason)
+
+    async def see_off(self) -> None:
+        """Take no requests any more, and wait until none can be on its way here: a link that is cut would leave it unknown."""
+        error = self.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
+        notice = failure(
+            0, error, controller_epoch=self._leader_epoch, leader_endpoint=self.leader_endpoint(error.leader_id)
+        )
+        self._farewell.begin(self._loop.time(), notice)
+        self.refuse_waiting()
+        over = self._loop.create_future()
+
+        def look() -> None:
+            if self._closed or self._farewell.is_over(self._loop.time()):
+                over.set_result(None)
+            else:
+                self._loop.call_later(POLL_S, look)
+
+        self._loop.call_later(POLL_S, look)
+        await over
 
     def close(self) -> None:
         """Stop for good."""
@@ -145,6 +181,7 @@ class ControllerService:
             if handle is not None:
                 handle.cancel()
         self.hand_over.close()
+        self._broker_probes.reset()
         self._joining.close()
         self.replica.close()
 
@@ -215,7 +252,7 @@ class ControllerService:
 
     def not_controller(self) -> ApiError | None:
         """Why requests are refused here, None if they are not."""
-        if self.leadership is not None:
+        if self.leadership is not None and not self._farewell.begun:
             return None
         return ApiError(
             ErrorCode.NOT_CONTROLLER,
@@ -255,6 +292,7 @@ class ControllerService:
         error = self.not_controller()
         assert error is not None
         self.hand_over.lost()
+        self._broker_probes.reset()
         if not self.hand_over.holds(self._loop.time()):
             self.refuse_waiting()
         self._observers.refuse_all(error)
@@ -286,6 +324,8 @@ class ControllerService:
         """Replies without records may go."""
         if self.leadership is not None:
             self.leadership.parking.round_confirmed(number)
+            if self._intake:
+                self._schedule_turn()
 
     def failed(self, error: FatalError) -> None:
         """The replica has stopped: so does this node, without a word to anybody who waits."""
@@ -332,19 +372,30 @@ class ControllerService:
 
     # --- requests in --------------------------------------------------------------------------------------------------
 
+    def _accept(self, link: Link) -> ControllerService:
+        self._farewell.opened(link)
+        return self
+
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Requests of one envelope. Nothing is decided here."""
         refused = self.not_controller()
         now = self._loop.time()
-        if self.hand_over.holds(now):
+        self._farewell.heard(now)
+        if self.hand_over.holds(now) and not self._farewell.begun:
             refused = None
         for request in messages:
             if refused is not None:
                 self._refuse(link, request, refused)
                 continue
+            if request.WhichOneof("body") is None:
+                link.unknown_kind("a request without a body")
+                self._refuse(
+                    link, request, ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+                )
+                continue
             heartbeat = request.HasField("broker_heartbeat")
             if heartbeat:
-                self._heard(request.broker_heartbeat)
+                self._heard(link, request.broker_heartbeat)
             try:
                 self._intake.add(link, request, now, heartbeat=heartbeat)
             except ApiError as error:
@@ -352,13 +403,27 @@ class ControllerService:
         self._schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Requests of a dead link are decided all the same: they may have been sent on purpose."""
+        """What is parked or put off for it goes with the next tick. What waits its turn is decided: it may have been sent on purpose."""
+        self._gone_links.add(link)
+        self._farewell.closed(link)
+        self._broker_probes.closed(link)
 
-    def _heard(self, heartbeat: pb.BrokerHeartbeatRequest) -> None:
+    def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
         # At arrival, not when its turn comes: a long queue, or a full one, must not fence those who wait in it.
         active = self.leadership.active if self.leadership is not None else None
+        if active is not None and active.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()):
+            self._broker_probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
+
+    def _broker_gone(self, broker_id: int, broker_epoch: int) -> None:
+        active = self.active
         if active is not None:
-            active.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time())
+            active.found_gone(broker_id, broker_epoch, self._loop.time())
+            self._schedule_turn()
+
+    def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether there is such a registration."""
+        broker = self._committed.image.brokers.get(broker_id)
+        return broker is not None and broker.epoch == broker_epoch
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
         """A broker's fetch says what it has applied."""
@@ -444,25 +509,30 @@ class ControllerService:
     def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
         # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
         # decided while others are on their way. ``_after_commit`` goes on.
-        if self.hand_over.under_way:
+        if self.hand_over.under_way or self._farewell.begun:
             return
         allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
-        if leadership.uncommitted_chunks >= allowed:
+        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(leadership.long_round):
             return
         now = self._loop.time()
         timestamp_ms = self.replica.next_timestamp_ms()
         reads: list[Parked] = []
         appended: list[Parked] = []
+        begun = self._stopwatch()
         count = taken_bytes = written = 0
         while (
             taken_bytes < CHUNK_BYTES
             and written < MAX_TURN_RECORDS
-            and self._loop.time() - now < MAX_TURN_S
+            and count < limits.CONTROLLER_TURN_MAX_REQUESTS
+            and self._stopwatch() - begun < MAX_TURN_S
             and len(leadership.parking) < MAX_PARKED
             and (waiting := self._intake.take()) is not None
         ):
             count += 1
             taken_bytes += waiting.size
+            if not leadership.parking.has_room(waiting.link):
+                self._refuse(waiting.link, waiting.request, _SHARE_USED_UP)
+                continue
             decision = self._decide(active, waiting.request, now)
             if decision.transfer_to is not None:
                 self._begin_transfer(leadership, decision, waiting)
@@ -491,6 +561,10 @@ class ControllerService:
             self._send_parked(parked)
         if reads:
             number = self.replica.request_round()
+            if self._stopwatch() - begun >= LONG_TURN_S:
+                # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
+                # [a flood of listings: no fetch is answered in time, and the leadership is lost].
+                leadership.long_round = number
             for parked in reads:
                 parked.round = number
                 leadership.parking.park(parked)
@@ -516,6 +590,11 @@ class ControllerService:
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:
             decision = active.decide(request, now)
+            if isinstance(decision.error, AwaitedIdError) and decision.error.is_news:
+                error = decision.error
+                log.warning(
+                    "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
+                )
             if (
                 self.space.verdict.refusal
                 and decision.records
@@ -557,6 +636,9 @@ class ControllerService:
             return duplicate_of(decision.duplicate, waiting, response, self._generation)
         if decision.error is not None:
             fill_error(response, decision.error)
+            if decision.error.code is ErrorCode.NOT_CONTROLLER:
+                # Who finds that it is the stale one does not name itself as the controller to go to.
+                response.leader_id = decision.error.leader_id
         else:
             getattr(response, waiting.request.WhichOneof("body")).CopyFrom(decision.body)
         if decision.records:
@@ -605,8 +687,12 @@ class ControllerService:
         if self.space.due(now) and not self._closed:
             self._look_at_space(now)
         leadership = self.leadership
+        gone, self._gone_links = self._gone_links, set()
         if self._closed or leadership is None:
             return
+        if gone:
+            leadership.parking.abandon(gone)
+            self._intake.abandon(gone)
         self._expire(leadership, now)
         self._observers.release(expired_only=True)
         active = leadership.active

@@ -45,6 +45,8 @@ class ControllerSettings:
     """The level of metadata.version that a new cluster starts with (``storage format --release-version``); 0: the latest. No key."""
     request_timeout_ms: int = 30_000
     """Of a request that names no timeout of its own."""
+    request_timeout_max_ms: int = 300_000
+    """A request that names a longer timeout has this one."""
     metadata_log_max_record_bytes_between_snapshots: int = 20 << 20
     """A snapshot is taken when so much of the log was applied since the last one."""
     metadata_log_max_snapshot_interval_ms: int = 3_600_000

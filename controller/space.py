@@ -45,6 +45,8 @@ class SpaceWatch:
         self._reserve_bytes = reserve_bytes
         self._next_check = 0.0
         self._next_hand_over = 0.0
+        self.free_bytes = -1
+        """As last measured; -1: not yet."""
         self.low = False
         """Whether less than the reserve is free here."""
         self.verdict = FINE
@@ -59,6 +61,7 @@ class SpaceWatch:
 
     def measured(self, free_bytes: int) -> bool:
         """So much is free; True if ``low`` has changed."""
+        self.free_bytes = free_bytes
         limit = self._reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
         was, self.low = self.low, free_bytes < limit
         return was != self.low

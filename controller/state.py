@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller.absences import Absences
+from controller.epoch_floor import EpochFloor
+from controller.gone import Gone
 from controller.hold_up import HoldUp
+from controller.id_waits import IdWaits
 from controller.lag_watch import LagWatch
 from controller.lao import LaoTracker
 from controller.leaving import Leaving
@@ -38,6 +42,8 @@ class ControllerState:
     read_leases: ReadLeases
     rng: random.Random
     absences: Absences
+    gone: Gone
+    epoch_floor: EpochFloor = field(default_factory=lambda: EpochFloor(0))
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
     to_look_at: dict[int, None] = field(default_factory=dict)
@@ -49,10 +55,13 @@ class ControllerState:
     changed_at: dict[int, float] = field(default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
     hold_up: HoldUp = field(default_factory=HoldUp)
+    id_waits: IdWaits = field(default_factory=IdWaits)
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
     leaving: Leaving = field(default_factory=Leaving)
+    controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
+    """Node ids of the voters in force and of the observers that fetch from this controller, at a time."""
 
     @property
     def next_offset(self) -> int:

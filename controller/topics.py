@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from controller.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.configs import check_config, config_record
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
@@ -24,6 +24,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Decision:
     """Create topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
+    check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
@@ -31,7 +32,9 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> D
     for index, topic in enumerate(request.topics):
         try:
             if names[topic.name] > 1:
-                raise refuse(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice", f"topics[{index}].name")
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST, f"topic {topic.name[:249]!r} is named twice", f"topics[{index}].name"
+                )
             results.append(_create(state, live, topic, f"topics[{index}]", records))
         except ApiError as error:
             if error.code == ErrorCode.POLICY_VIOLATION:
@@ -42,6 +45,7 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> D
 
 def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> Decision:
     """Delete topics by name, their configs first, so that no image shows configs of a topic that is gone."""
+    check_item_count(len(request.names), state.settings.max_records_per_request, "names")
     view = state.pending
     names = Counter(request.names)
     records: list[Record] = []
@@ -84,7 +88,10 @@ def _create(
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
     records.extend(configs)
     active = frozenset(live)
-    records.extend(new_partition(topic_id, index, replicas, active) for index, replicas in enumerate(assignments))
+    first = state.epoch_floor.first
+    records.extend(
+        new_partition(topic_id, index, replicas, active, first) for index, replicas in enumerate(assignments)
+    )
     return rpc.CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
@@ -111,7 +118,7 @@ def _configs(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> l
         key = find(ResourceType.TOPIC, entry.name)
         if key is None or entry.name in seen:
             wrong = "there is no topic config" if key is None else "named twice:"
-            raise refuse(ErrorCode.INVALID_CONFIG, f"{wrong} {entry.name!r}", f"{field}[{index}].name")
+            raise refuse(ErrorCode.INVALID_CONFIG, f"{wrong} {entry.name[:80]!r}", f"{field}[{index}].name")
         seen.add(entry.name)
         check_config(state.settings, key, entry.value, f"{field}[{index}].value")
         records.append(config_record(ResourceType.TOPIC, topic.name, entry.name, entry.value))

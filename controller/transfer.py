@@ -21,7 +21,7 @@ TRANSFER_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer under way. ``deadline``: seconds of the loop's clock."""
+    """A transfer under way, to nobody if ``target_id`` is -1. ``deadline``: seconds of the loop's clock."""
 
     target_id: int
     reason: str
@@ -30,6 +30,8 @@ class Transfer:
     def may_resign(self, seen: QuorumDescription) -> bool:
         """Whether all that was proposed is committed, and durable at the target."""
         end = seen.log_end_offset
+        if self.target_id < 0:
+            return seen.high_watermark >= end
         target = next((one for one in seen.voters if one.node_id == self.target_id), None)
         return target is not None and seen.high_watermark >= end and target.log_end_offset >= end
 
@@ -37,7 +39,7 @@ class Transfer:
         """What it still waits for, for people."""
         target = next((one for one in seen.voters if one.node_id == self.target_id), None)
         if target is None:
-            return f"node {self.target_id} is no voter any more"
+            return f"node {self.target_id} is no voter any more" if self.target_id >= 0 else "no other voter is alive"
         return (
             f"node {self.target_id} has the log up to {target.log_end_offset} of {seen.log_end_offset},"
             f" {max(0, seen.high_watermark)} is committed"

@@ -7,9 +7,13 @@ from raftlog.transport.unary_link import UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
-async def answer(service: ControllerService, request: pb.ControllerRequest) -> pb.ControllerResponse:
+async def answer(service: ControllerService, request: pb.ControllerRequest, peer: str) -> pb.ControllerResponse:
     """Have one request decided. Ends by the request's timeout."""
-    link = UnaryLink()
+    link = UnaryLink(peer)
     service.received(link, [request])
-    response: pb.ControllerResponse = await link.response
+    try:
+        response: pb.ControllerResponse = await link.response
+    finally:
+        # The caller may have hung up: what waits goes with it.
+        service.closed(link, "the call is over")
     return response

@@ -194,6 +194,7 @@ def changed_partition(old: Partition, message: Any) -> Partition:
     replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a replica goes.
     new_leadership = has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))
+    leader_epoch = message.leader_epoch if has("leader_epoch") else old.leader_epoch + new_leadership
     return Partition(
         old.topic_id,
         old.index,
@@ -203,7 +204,7 @@ def changed_partition(old: Partition, message: Any) -> Partition:
         tuple(message.adding_replicas.ids) if has("adding_replicas") else old.adding_replicas,
         message.leader if has("leader") else old.leader,
         message.leader_recovery_state if has("leader_recovery_state") else old.leader_recovery_state,
-        old.leader_epoch + 1 if new_leadership else old.leader_epoch,
+        leader_epoch,
         old.partition_epoch + 1,
     )
 

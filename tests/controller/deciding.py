@@ -58,7 +58,10 @@ class Cell:
         settings: ControllerSettings | None = None,
         bootstrap: bool = True,
         quorum: Look | None = None,
+        shared_node_ids: bool = True,
+        generation: int = 0,
     ) -> None:
+        """``shared_node_ids``: let brokers have the node ids of controllers: both are numbered from 1 here."""
         self.now = now
         self.epoch = epoch
         self.settings = settings or ControllerSettings()
@@ -81,7 +84,10 @@ class Cell:
             rng=random.Random(epoch),
             now=now,
             quorum=quorum,
+            generation=generation,
         )
+        if shared_node_ids:
+            self.active.state.controller_ids = lambda now: frozenset()
         self.commit()
         if bootstrap:
             self.due()

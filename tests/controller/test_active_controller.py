@@ -116,22 +116,21 @@ def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committe
     cell = Cell(brokers=0)
     epoch = cell.register(1)
     cell.hold_commits = True
-    assert cell.beat(1, current_metadata_offset=epoch + 2).is_fenced
-    assert not cell.active.has_urgent_work()
     cell.propose(cell.decide(registration(2)))
     cell.propose(cell.decide(registration(3)))
+    assert cell.beat(1, current_metadata_offset=epoch + 2).is_fenced
     assert not cell.active.has_urgent_work()
     cell.commit()
     assert cell.active.has_urgent_work()
     assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
 
 
-def test_reports_under_another_controller_epoch_prove_life_and_nothing_else() -> None:
+def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else() -> None:
     cell = Cell(brokers=1)
     before = cell.lao.applied_of(1)
     cell.create("t", replication_factor=1)
     cell.now += 3
-    cell.active.report(1, cell.broker(1).epoch, cell.epoch - 1, cell.pending.offset, cell.lao.lao, cell.now)
+    cell.beat(1, controller_epoch=cell.epoch - 1)
     assert cell.lao.applied_of(1) == before
     assert cell.active.sessions.last_contact(1) == cell.now
 

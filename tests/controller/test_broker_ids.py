@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
+from controller.id_waits import AwaitedIdError
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
@@ -34,12 +35,13 @@ class Ids(Cell):
     asked = 0
 
     def wanted(
-        self, host: str, port: int = 9092, *, asking_for_s: float = 0.0, **fields: Any
+        self, host: str, port: int = 9092, *, asking_for_s: float = 0.0, force: bool = False, **fields: Any
     ) -> rpc.RegisterBrokerRequest:
         self.asked += 1
         content: dict[str, Any] = {"listeners": at(host, port), "process": proof(f"new-{self.asked}")}
         request = registration(-1, f"asking-{self.asked}", **{**content, **fields})
         request.id_wanted.asking_for_ms = round(asking_for_s * 1000)
+        request.id_wanted.force_generation = force
         return request
 
     def ask(self, host: str, port: int = 9092, **fields: Any) -> tuple[int, int]:
@@ -59,6 +61,20 @@ class Ids(Cell):
         """A broker that is registered from a host, and unfenced."""
         self.join(broker_id, listeners=at(host, port), **fields)
 
+    def all_beat(self) -> None:
+        """All that are not fenced heartbeat now."""
+        for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
+            if not broker.fenced:
+                self.beat(broker_id)
+
+    def waits(self, request: rpc.RegisterBrokerRequest, broker_id: int, *says: str) -> float:
+        """It is told to wait for this broker, for so many seconds."""
+        self.no_id(ErrorCode.BROKER_NOT_AVAILABLE, *says, request=request)
+        error = self.decide(request).error
+        assert isinstance(error, AwaitedIdError)
+        assert error.broker_id == broker_id
+        return error.remaining_ms / 1000
+
     def lose(self, *broker_ids: int) -> None:
         """The brokers fall silent, and are fenced."""
         self.silence(*broker_ids)
@@ -69,9 +85,7 @@ class Ids(Cell):
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 3.0)
-            for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
-                if not broker.fenced:
-                    self.beat(broker_id)
+            self.all_beat()
             self.due()
 
 
@@ -82,6 +96,8 @@ def cell() -> Ids:
     for broker_id in (1, 2, 3):
         made.on(broker_id, f"h{broker_id}")
     made.create_on((1, 2, 3))
+    made.now += 1.0
+    made.all_beat()
     return made
 
 
@@ -110,8 +126,27 @@ def test_a_generated_id_is_none_that_is_registered_mapped_or_holds_replicas(cell
     cell.create_on((1003,), name="held")
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1003))
     cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
-    assert cell.ask("new") == (1004, GENERATED)
+    assert cell.ask("new", force=True) == (1004, GENERATED)
     assert "host new is not mapped" in cell.why
+
+
+@pytest.mark.parametrize("remembered", ["registered", "mapped", "holds replicas"])
+def test_each_memory_of_an_id_alone_keeps_it_from_being_generated(remembered: str) -> None:
+    cell = Ids(brokers=0)
+    cell.on(1001, "r")
+    if remembered == "registered":
+        cell.on(1002, "u")
+        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
+        assert "u" not in cell.pending.hostnames
+    elif remembered == "mapped":
+        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u", broker_id=1002)]))
+    else:
+        cell.on(1002, "u")
+        cell.create_on((1002,), name="held")
+        cell.send(rpc.UnregisterBrokerRequest(broker_id=1002))
+        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
+        assert "u" not in cell.pending.hostnames
+    assert cell.ask("new", force=True) == (1003, GENERATED)
 
 
 def test_a_generated_id_is_no_controllers(cell: Ids) -> None:
@@ -234,7 +269,8 @@ def test_a_host_that_its_broker_has_left_says_nothing(cell: Ids) -> None:
     cell.lose(2)
     cell.on(2, "elsewhere", incarnation="moved")
     cell.lose(2)
-    assert cell.ask("h2") == (1001, GENERATED)
+    cell.waits(cell.wanted("h2"), 2, "last at elsewhere:9092")
+    assert cell.ask("h2", force=True) == (1001, GENERATED)
     assert "has registered from elsewhere:9092 since" in cell.why
 
 
@@ -274,6 +310,15 @@ def test_the_id_of_a_broker_that_is_down_is_not_given_to_its_neighbour(cell: Ids
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
 
 
+def test_nor_gets_the_neighbour_of_a_broker_that_is_down_a_new_id(cell: Ids) -> None:
+    """Though no id that holds replicas is absent."""
+    cell.on(4, "h4")
+    cell.lose(4)
+    cell.no_id(
+        ErrorCode.INVALID_REGISTRATION, "4 at h4:9092", "node.id", request=cell.wanted("h4", 9093, asking_for_s=60)
+    )
+
+
 def test_a_host_that_a_neighbour_was_mapped_to_last_is_not_guessed(cell: Ids) -> None:
     cell.on(4, "h2", 9093)
     cell.lose(2)
@@ -298,8 +343,7 @@ def test_a_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
 def test_the_only_missing_id_is_adopted_after_its_time(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S - 60)
-    decision = cell.decide(cell.wanted("new"))
-    assert (decision.body.broker_id, decision.body.id_source) == (1001, GENERATED)
+    assert 59 <= cell.waits(cell.wanted("new"), 2, "last at h2:9092", "broker.id.adopt.after.ms") <= 91
     cell.wait(91)
     assert cell.ask("new") == (2, MISSING)
     assert "last at h2:9092" in cell.why
@@ -312,8 +356,13 @@ def test_an_unregistered_id_that_holds_replicas_is_missing_too(cell: Ids) -> Non
     assert cell.ask("new") == (2, MISSING)
 
 
-def test_an_id_without_replicas_is_not_missing(cell: Ids) -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_an_id_without_replicas_is_not_missing(cell: Ids, held: bool) -> None:
+    """Nor is one that held some."""
     cell.on(4, "h4")
+    if held:
+        cell.create_on((4,), name="brief")
+        cell.send(rpc.DeleteTopicsRequest(names=["brief"]))
     cell.lose(4)
     cell.wait(ADOPT_S + 31)
     assert cell.ask("new") == (1001, GENERATED)
@@ -333,7 +382,7 @@ def test_two_that_race_for_the_missing_id(cell: Ids) -> None:
     cell.wait(ADOPT_S + 31)
     assert cell.ask("new") == (2, MISSING)
     assert cell.ask("other") == (1001, GENERATED)
-    assert "no id is missing" in cell.why
+    assert "no id that holds replicas is absent" in cell.why
 
 
 def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
@@ -343,7 +392,7 @@ def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
     cell.beat(2)
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
-    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+    assert cell.waits(cell.wanted("new"), 2) > 90
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "registration"])
@@ -366,7 +415,7 @@ def test_a_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
     assert cell.broker(2).fenced
     assert cell.now < absences.next_check, "nobody has looked meanwhile"
     cell.wait(ADOPT_S - 100)
-    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+    assert cell.waits(cell.wanted("new"), 2) > 90
 
 
 def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
@@ -386,9 +435,9 @@ def test_absence_begins_afresh_after_a_failover(cell: Ids) -> None:
     cell.wait(ADOPT_S + 31)
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.due()
-    assert later.decide(later.wanted("new")).body.id_source == GENERATED
+    assert later.waits(later.wanted("new"), 2) == ADOPT_S
     later.wait(ADOPT_S - 31)
-    assert later.decide(later.wanted("new")).body.id_source == GENERATED
+    assert later.waits(later.wanted("new"), 2) >= 31
     later.wait(62)
     assert later.ask("new") == (2, MISSING)
 
@@ -399,7 +448,100 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.now += ADOPT_S
     cell.active.sessions.extend_all(ADOPT_S)
     cell.active.state.absences.extend_all(ADOPT_S)
-    assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
+    assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
+
+
+def test_a_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> None:
+    """[the owner of 2 dies; a newcomer comes 5.5 s later, within the session, and gets a new id without replicas]"""
+    began = cell.now
+    while cell.now < began + 8.5:
+        cell.now += 0.5
+        cell.beat(1)
+        cell.beat(3)
+        if cell.now >= began + 5.5:
+            asking_for_s = cell.now - began - 5.5
+            left_s = cell.waits(cell.wanted("new", asking_for_s=asking_for_s), 2, "was not heard from")
+            assert left_s == pytest.approx(9.0 - (cell.now - began))
+    cell.now += 0.6
+    cell.beat(1)
+    cell.beat(3)
+    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2) == 0.0, "its session has ended, it is about to be fenced"
+    cell.due()
+    assert cell.broker(2).fenced
+    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2, "is absent and holds 1 replica:") == ADOPT_S
+    cell.register(2, "again", listeners=at("h2"))
+    cell.beat(2)
+    assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
+
+
+def test_who_was_heard_from_since_the_question_is_there(cell: Ids) -> None:
+    cell.now += 3.0
+    cell.waits(cell.wanted("new", asking_for_s=2.9), 1, "was not heard from")
+    cell.all_beat()
+    cell.now += 2.0
+    cell.waits(cell.wanted("new", asking_for_s=1.9), 1)
+    assert cell.ask("new", asking_for_s=2.0) == (1001, GENERATED)
+
+
+def test_the_missing_id_is_not_adopted_while_another_one_may_be_gone_too(cell: Ids) -> None:
+    cell.lose(2)
+    cell.wait(ADOPT_S + 31)
+    cell.now += 5.0
+    cell.beat(1)
+    cell.waits(cell.wanted("new", asking_for_s=4.0), 3, "was not heard from")
+    cell.beat(3)
+    assert cell.ask("new", asking_for_s=4.0) == (2, MISSING)
+
+
+def test_with_several_absent_it_is_an_error_from_the_start(cell: Ids) -> None:
+    cell.lose(2, 3)
+    says = (
+        "2 broker ids are missing",
+        "2 (last at h2:9092, for 0 s)",
+        "3 (last at h3:9092",
+        "broker.id.generation.force",
+    )
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
+
+
+@pytest.mark.parametrize("lost", [(2,), (2, 3)])
+def test_a_new_id_is_forced_by_the_broker_or_by_a_mapping(cell: Ids, lost: tuple[int, ...]) -> None:
+    cell.lose(*lost)
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="mapped", broker_id=1007)]))
+    assert cell.ask("mapped") == (1007, HOSTNAME)
+    assert cell.ask("forced", force=True) == (1008, GENERATED)
+    assert "a new id is forced (broker.id.generation.force); absent: 2" in cell.why
+    assert cell.ask("h2", force=True) == (2, HOSTNAME), "its host's all the same"
+
+
+def test_a_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
+    """[it cannot heartbeat, but lives: its id is not given away]"""
+    cell.lose(2)
+    for _ in range(round(ADOPT_S / 3) + 20):
+        cell.wait(3.0)
+        cell.active.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 15
+
+
+def test_who_waits_is_listed_as_long_as_it_asks(cell: Ids) -> None:
+    cell.lose(2)
+    first, second = cell.wanted("new"), cell.wanted("other")
+    told = []
+    for request in (first, second, first):
+        error = cell.decide(request).error
+        assert isinstance(error, AwaitedIdError)
+        told.append(error.is_news)
+        cell.now += 1.0
+        cell.all_beat()
+    assert told == [True, True, False]
+    one, two = cell.send(rpc.ListHostnamesRequest()).waiting_brokers
+    assert (one.endpoint, one.waiting_for_ms, one.awaited_id.broker_id) == ("new:9092", 3000, 2)
+    assert (two.endpoint, two.waiting_for_ms) == ("other:9092", 2000)
+    assert one.awaited_id.remaining_ms == pytest.approx(ADOPT_S * 1000, abs=5000)
+    cell.ask("other", force=True)
+    assert [each.endpoint for each in cell.send(rpc.ListHostnamesRequest()).waiting_brokers] == ["new:9092"]
+    cell.wait(12.0)
+    assert not cell.send(rpc.ListHostnamesRequest()).waiting_brokers
 
 
 def test_an_id_kept_for_another_host_is_not_adopted(cell: Ids) -> None:

@@ -172,7 +172,9 @@ def test_nothing_to_do_is_no_error() -> None:
 def test_more_keys_than_fit_into_a_batch_are_refused_whole() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(max_records_per_request=2))
     resources: list[Any] = [_resource(GROUP, f"g{index}", ("consumer.session.timeout.ms", "1")) for index in range(3)]
-    cell.refused(_alter(*resources), ErrorCode.POLICY_VIOLATION, "")
+    cell.refused(_alter(*resources), ErrorCode.POLICY_VIOLATION, "resources")
+    two = _resource(GROUP, "g", ("consumer.session.timeout.ms", "1"), ("consumer.heartbeat.interval.ms", "1"))
+    cell.refused(_alter(resources[0], two), ErrorCode.POLICY_VIOLATION, "")
     assert len(cell.decide(_alter(*resources[:2])).records) == 2
 
 

@@ -32,6 +32,25 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     cell.check_invariants()
 
 
+def test_fetches_renew_no_session() -> None:
+    """[heartbeats do not come through, fetches do: the broker fences itself, and would stay leader here for as long as this lasts]"""
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.beat(1)
+    began = cell.now
+    while cell.now < began + 8.4:
+        cell.now += 0.5
+        cell.beat(2)
+        cell.active.report(1, cell.broker(1).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+        cell.due()
+    assert not cell.broker(1).fenced
+    assert cell.lao.applied_of(1) == cell.pending.offset, "how far it is counts all the same"
+    cell.now = began + 9.1
+    cell.due()
+    assert (cell.broker(1).fenced, cell.broker(1).reason) == (True, "session timed out")
+    assert cell.partition(topic).leader == 2
+
+
 def test_a_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
@@ -107,6 +126,20 @@ def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> No
     assert len(cell.due()) == 1
 
 
+@pytest.mark.parametrize("offset", [-1, 1, 1000])
+def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
+    """[taken for a sign of life, one of an epoch that nobody was given begins a session that the true heartbeats do not renew]"""
+    cell = Cell(brokers=1)
+    epoch, contact = cell.broker(1).epoch, cell.active.sessions.last_contact(1)
+    cell.now += 1
+    assert not cell.active.heard(1, epoch + offset, cell.now)
+    assert not cell.active.heard(9, epoch, cell.now)
+    assert cell.active.sessions.last_contact(1) == contact
+    assert cell.active.sessions.last_contact(9) is None
+    assert cell.active.heard(1, epoch, cell.now)
+    assert cell.active.sessions.last_contact(1) == cell.now
+
+
 def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     cell = Cell(brokers=2)
     cell.silence(2)
@@ -114,9 +147,10 @@ def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     assert later.active.sessions.is_alive(1, later.now)
     assert not later.active.sessions.is_alive(2, later.now), "who died long ago must not look alive"
     later.now += 8.9
+    assert later.due() == []
     assert not later.broker(1).fenced
     later.now += 0.2
-    later.due()
+    assert len(later.due()) == 1
     assert later.broker(1).fenced
 
 

@@ -28,6 +28,8 @@ def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatR
         ({"broker_epoch": -1}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
         ({"current_metadata_offset": -2}, ErrorCode.INVALID_REQUEST, "current_metadata_offset"),
         ({"told_lowest_acknowledged_offset": -2}, ErrorCode.INVALID_REQUEST, "told_lowest_acknowledged_offset"),
+        ({"target_state": 4}, ErrorCode.INVALID_REQUEST, "target_state"),
+        ({"target_state": -1}, ErrorCode.INVALID_REQUEST, "target_state"),
     ],
 )
 def test_a_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
@@ -67,7 +69,22 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> N
     assert reply.is_caught_up
     assert reply.controller_epoch == 1
     assert reply.lowest_acknowledged_offset == cell.lao.lao >= 0
+    assert (reply.broker_id, reply.broker_epoch) == (1, cell.broker(1).epoch)
     assert cell.active.sessions.last_contact(1) == cell.now
+
+
+def test_each_reply_has_the_ids_to_use_and_the_controllers_session_timeout() -> None:
+    cell = Cell(brokers=1, settings=ControllerSettings(broker_session_timeout_ms=7_000))
+    before = cell.active.next_offset
+    registered = cell.send(registration(2))
+    assert (registered.broker_id, registered.broker_epoch) == (2, before)
+    again = cell.send(registration(2))
+    assert (again.broker_id, again.broker_epoch) == (2, before)
+    for fields in ({"current_metadata_offset": 0}, {}, {}, {"want_shut_down": True}, {}):
+        beaten = cell.beat(2, **fields)
+        assert (beaten.broker_id, beaten.broker_epoch) == (2, before)
+        assert beaten.broker_session_timeout_ms == 7_000
+    assert (registered.broker_session_timeout_ms, again.broker_session_timeout_ms) == (7_000, 7_000)
 
 
 def test_a_broker_stays_fenced_until_it_has_applied_its_own_registration() -> None:
@@ -151,6 +168,25 @@ def test_an_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
     assert cell.partition(topic).isr == (2,)
     assert cell.broker(1).reason == "controlled shutdown"
     cell.check_invariants()
+
+
+@pytest.mark.parametrize("fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}])
+def test_a_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(fields: dict[str, Any]) -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    assert _state(cell.beat(1, **{"want_shut_down": True, **fields})) == (True, True, rpc.INACTIVE)
+    assert (cell.broker(1).fenced, cell.broker(1).in_controlled_shutdown) == (True, True)
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (2, (2, 3))
+    cell.check_invariants()
+
+
+def test_the_states_have_the_numbers_of_the_proposal() -> None:
+    assert [rpc.BrokerLifecycleState.Name(number) for number in range(4)] == [
+        "INITIAL",
+        "INACTIVE",
+        "ACTIVE",
+        "STOPPING",
+    ]
 
 
 def test_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know() -> None:

@@ -6,11 +6,12 @@ import pytest
 from deciding import Cell, registration
 
 from controller import hostnames
+from controller.decision import Decision
 from controller.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.hostnames import BY_REGISTRATION
-from raftlog.metadata.records import RecordType
+from raftlog.metadata.records import RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -205,6 +206,25 @@ def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
     assert mapped(cell) == {"elsewhere": 4}
 
 
+def test_a_host_that_a_process_moved_away_from_is_forgotten() -> None:
+    """An amended registration keeps its epoch, which is older than the mapping of the first host."""
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("g"))
+    cell.register(4, listeners=at("h"))
+    cell.send(alter({"hostname": "next", "broker_id": 4}))
+    later(cell)
+    assert mapped(cell) == {"h": 4, "next": 4}, "set since: it is meant for the next start"
+
+
+def test_a_mapping_of_the_present_host_by_hand_makes_no_other_one_stale() -> None:
+    cell = Cell(brokers=0)
+    moved(cell, 4, "h")
+    cell.send(alter({"hostname": "next", "broker_id": 4}))
+    cell.send(alter({"hostname": "h", "broker_id": 4}))
+    later(cell)
+    assert mapped(cell) == {"h": 4, "next": 4}
+
+
 def test_one_run_collects_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COLLECT_MAX >= 1
     monkeypatch.setattr(hostnames, "COLLECT_MAX", 2)
@@ -214,3 +234,46 @@ def test_one_run_collects_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert mapped(cell) == {"c": 4, "d": 4}
     later(cell)
     assert mapped(cell) == {"d": 4}
+
+
+# --- names that are none ----------------------------------------------------------------------------------------------
+
+NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" * 70_000, "\u202e"]
+
+
+@pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
+def test_a_broker_at_what_is_no_host_is_refused(host: str) -> None:
+    cell = Cell(brokers=0)
+    cell.refused(registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host")
+    assert not mapped(cell)
+
+
+@pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
+@pytest.mark.parametrize("fields", [{}, {"broker_id": 4}], ids=["delete", "set"])
+def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> None:
+    cell = Cell(brokers=0)
+    cell.refused_part(alter({"hostname": host, **fields}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname")
+
+
+@pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
+def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
+    cell = Cell(brokers=0)
+    old = record(pb.HostnameRecord(hostname=host, broker_id=4, reason=BY_REGISTRATION))
+    cell.propose(Decision([old]))
+    assert mapped(cell) == {host: 4}
+    offset = cell.pending.offset
+    cell.refused_part(alter({"hostname": host, "broker_id": 5}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname")
+    cell.refused_part(
+        alter({"hostname": host, "expected_offset": offset - 1}),
+        ErrorCode.INVALID_UPDATE_VERSION,
+        "alterations[0].expected_offset",
+    )
+    cell.send(alter({"hostname": host, "expected_offset": offset}))
+    assert not mapped(cell)
+
+
+def test_a_name_that_is_a_host_is_still_found_by_its_key() -> None:
+    cell = Cell(brokers=0)
+    cell.register(4, listeners=at("H.example"))
+    cell.send(alter({"hostname": "h.EXAMPLE."}))
+    assert not mapped(cell)

@@ -304,6 +304,29 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(mon
     assert {cell.partition(topic, index).leader for index in range(count)} == {1}
 
 
+def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from controller import balance
+
+    looked: list[int] = []
+    real = balance.wants_preferred
+
+    def counted(brokers: object, partition: object) -> bool:
+        looked.append(1)
+        return real(brokers, partition)
+
+    monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
+    monkeypatch.setattr(balance, "wants_preferred", counted)
+    cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
+    cell.create_on(*[(1, 2, 3)] * 10)
+    due, image, now, steps = balance.LeaderBalance(cell.settings, 0.0), cell.pending.snapshot(), 30.0, []
+    for _ in range(3):
+        before = len(looked)
+        assert due.due(cell.pending, image, now) is None
+        steps.append(len(looked) - before)
+        now = due.next_deadline()
+    assert steps == [4, 4, 2]
+
+
 def test_what_was_found_is_decided_on_the_newest_state() -> None:
     """Between looking and electing, things happen: what has nothing to do any more is left alone."""
     from controller.balance import LeaderBalance

@@ -180,7 +180,8 @@ def test_only_who_is_caught_up_may_vote() -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "c4", "c4:", ":1", "0.0.0.0:1", "[::]:1", "c4:0", "c4:65536", "a b:1", "1@c4:1"]
+    "endpoint",
+    ["", "c4", "c4:", ":1", "0.0.0.0:1", "[::]:1", "c4:0", "c4:65536", "a b:1", "1@c4:1", "c" * 400 + ":1", "c\x1b4:1"],
 )
 def test_an_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
     cell = Members()

@@ -45,6 +45,8 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ({"listeners": _listener(host="h" * 256)}, ErrorCode.INVALID_REQUEST, "listeners[0].host"),
         ({"listeners": _listener(port=0)}, ErrorCode.INVALID_REQUEST, "listeners[0].port"),
         ({"listeners": _listener(port=65536)}, ErrorCode.INVALID_REQUEST, "listeners[0].port"),
+        ({"log_dirs": [""]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[0]"),
+        ({"log_dirs": ["/a", "/b", "/a"]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[2]"),
         (
             {"features": [pb.FeatureRange(name="x", min_supported_version=2, max_supported_version=1)]},
             ErrorCode.INVALID_REQUEST,

@@ -7,12 +7,15 @@ import pytest
 
 from controller.service import ControllerService
 from controller.settings import ControllerSettings
+from controller.unary_reply import answer
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
+from raftlog.transport.api import Conversation, Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.disk import SimDisk
 from simulation.loop import host_context, run
 from simulation.network import SimNetwork
@@ -104,6 +107,27 @@ def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("length", [1025, 65_535, 65_536, 1_000_000])
+def test_a_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        await world.client.call(alter("z", "1"))
+        await world.until(lambda: len(world.hashes()) == 1)
+        before, end = world.hashes(), node.service.replica.log_end_offset
+        for principal in ("x" * length, "ä" * length, "a\nb"):
+            with pytest.raises(ApiError) as refused:
+                await world.client.call(alter("a", "1"), principal=principal)
+            assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
+            assert not refused.value.outcome_unknown
+        assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
+        assert await world.active() is node
+        await world.client.call(alter("a", "1"), principal="x" * 1024)
+        assert not any(one.failures for one in world.nodes)
+
+    run(main())
+
+
 def test_many_writes_in_flight_are_all_answered_in_order() -> None:
     async def main() -> None:
         world = World()
@@ -125,7 +149,7 @@ def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading
         before = node.service.image
         bad = alter("b", "1")
         bad.resources[0].configs[0].name = "no.such.key"
-        response = await world.client.call(bad)
+        response = await world.client.call(bad, raise_refused=False)
         error = response.incremental_alter_configs.results[0].error
         assert (error.error_code, error.field) == (ErrorCode.INVALID_CONFIG, "resources[0].configs[0].name")
         assert not error.outcome_unknown
@@ -187,5 +211,90 @@ def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> N
             await world.client.call(alter("b", "2"), timeout_s=20)
         assert failure.value.outcome_unknown
         assert failure.value.code == ErrorCode.NOT_CONTROLLER
+
+    run(main())
+
+
+def test_who_is_the_stale_one_does_not_name_itself() -> None:
+    """A broker epoch beyond this log was given by a newer controller: sent back to this one the broker would ask in a circle."""
+
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
+        response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
+        assert (response.error.error_code, response.error.field) == (ErrorCode.NOT_CONTROLLER, "broker_epoch")
+        assert (response.leader_id, response.leader_endpoint) == (-1, "")
+        beat.broker_epoch = 1
+        response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
+        assert (response.error.error_code, response.leader_id) == (ErrorCode.STALE_BROKER_EPOCH, node.id)
+
+    run(main())
+
+
+class Stranger:
+    """Reaches the controllers' ports, and keeps what they answer."""
+
+    def __init__(self, world: World) -> None:
+        self.links: dict[str, Link] = {}
+        self.answers: list[quorum_pb2.QuorumMessage] = []
+        transport = world.network.transport_for("stranger")
+        for voter in VOTERS:
+            transport.dial(voter.endpoint, Conversation.QUORUM, self)
+
+    def opened(self, link: Link) -> None:
+        self.links[link.peer] = link
+
+    def received(self, link: Link, messages: list[quorum_pb2.QuorumMessage]) -> None:
+        self.answers.extend(messages)
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.links.pop(link.peer, None)
+
+
+def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
+    """What once ended a quorum: the last epoch, another leader of this one, one out of the blue; from voters and others."""
+    far = (2**31 - 1, 2**31 - 2, 2**30)
+    bodies = []
+    for sender in (1, 2, 3, 99):
+        for at in (*far, epoch):
+            vote = quorum_pb2.VoteRequest(cluster_id="c", replica_id=sender, replica_epoch=at)
+            led = quorum_pb2.BeginQuorumEpochRequest(
+                cluster_id="c", leader_id=sender, leader_epoch=at, leader_endpoint="x:1"
+            )
+            end = quorum_pb2.EndQuorumEpochRequest(cluster_id="c", leader_id=sender, leader_epoch=at)
+            for voter_id in (1, 2, 3):
+                vote.voter_id = led.voter_id = voter_id
+                bodies.append(quorum_pb2.QuorumMessage(vote_request=vote))
+                bodies.append(quorum_pb2.QuorumMessage(begin_quorum_epoch_request=led))
+            if at in far:
+                bodies.append(quorum_pb2.QuorumMessage(end_quorum_epoch_request=end))
+    return bodies
+
+
+def test_no_message_of_a_stranger_ends_the_quorum() -> None:
+    """The epoch and the leader stay, and writes go on being served, also by the next leader."""
+
+    async def main() -> None:
+        world = World()
+        node = await world.active()
+        await world.client.call(alter("a", "1"))
+        epoch = node.service.controller_epoch
+        stranger = Stranger(world)
+        await world.until(lambda: len(stranger.links) == 3)
+        messages = forged(epoch)
+        for link in list(stranger.links.values()):
+            for message in messages:
+                link.send(message)
+        await world.until(lambda: len(stranger.answers) == 3 * len(messages))
+        assert (await world.active(), node.service.controller_epoch) == (node, epoch)
+        await world.client.call(alter("a", "2"), timeout_s=1.0)
+        assert not any(n.failures for n in world.nodes)
+        assert all(n.service.replica.refused for n in world.nodes)
+        node.kill()
+        successor = await world.active()
+        assert successor.service.controller_epoch == epoch + 1
+        await asyncio.sleep(1)
+        await world.client.call(alter("a", "3"), timeout_s=10.0)
 
     run(main())

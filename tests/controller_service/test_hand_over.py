@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_controller_quorum import World, alter
+from test_controller_quorum import Node, World, alter
 
+from controller import hand_over
+from controller.farewell import BOUND_S, QUIET_S, Farewell
 from controller.hand_over import HOLD_S
 from controller.space import CHECK_EVERY_S, SpaceWatch
 from controller.transfer import TRANSFER_TIMEOUT_S
@@ -129,6 +131,8 @@ def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
 class Told:
     """A link that keeps what it is sent."""
 
+    peer = "somebody:1"
+
     def __init__(self) -> None:
         self.responses: list[pb.ControllerResponse] = []
 
@@ -212,6 +216,110 @@ def test_two_who_want_it_to_leave_are_both_told() -> None:
         await asyncio.gather(old.service.leave("stop"), old.service.leave("stop"))
         assert old.service.leadership is None
         assert (await asked).transfer_leadership.target_id != -1
+
+    run(main())
+
+
+async def stop_in_order(node: Node) -> None:
+    """As the process does at SIGTERM."""
+    await node.service.leave("the node is shutting down")
+    await node.service.successor.wait()
+    await node.service.see_off()
+    node.kill()
+
+
+def test_no_write_is_unknown_when_the_leader_stops() -> None:
+    """[Cut at once, the links leave what is on its way to the old leader unknown]"""
+
+    async def main() -> None:
+        world = World()
+        for _ in range(3):
+            old = await world.active()
+            load = Load(world)
+            await world.until(lambda: len(load.acknowledged) > 100)  # noqa: B023
+            begun = asyncio.get_running_loop().time()
+            await stop_in_order(old)
+            assert asyncio.get_running_loop().time() - begun < 0.5, "its links are empty at once"
+            count = len(load.acknowledged)
+            await world.until(lambda: len(load.acknowledged) > count + 50)  # noqa: B023
+            load.stop()
+            assert [error for error in load.failed if error.outcome_unknown] == []
+            assert load.failed == []
+            await holds_all(world, load)
+            old.start()
+            await world.until(lambda: old.service.leader_id > 0)  # noqa: B023
+
+    run(main())
+
+
+def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        told = Told()
+        old.service._accept(told)
+        await old.service.leave("stop")
+        await old.service.successor.wait()
+        seeing_off = asyncio.ensure_future(old.service.see_off())
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.01)
+        (notice,) = told.responses
+        assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
+        assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
+        asked = 0
+        while not seeing_off.done():
+            asked += 1
+            request = pb.ControllerRequest(correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest())
+            old.service.received(told, [request])
+            assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
+            assert told.responses[-1].correlation_id == asked
+            await asyncio.sleep(QUIET_S / 5)
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), "not for ever"
+        quiet = Farewell()
+        quiet.opened(told)
+        quiet.begin(1.0, notice)
+        quiet.heard(1.2)
+        assert not quiet.is_over(1.2 + QUIET_S - 0.01)
+        assert quiet.is_over(1.2 + QUIET_S)
+
+    run(main())
+
+
+def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        told = Told()
+        old.service._accept(told)
+        await old.service.leave("stop")
+        seeing_off = asyncio.ensure_future(old.service.see_off())
+        await asyncio.sleep(0)
+        old.service.became_leader(99, 0)
+        request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
+        old.service.received(told, [request])
+        refused = told.responses[-1]
+        assert (refused.correlation_id, refused.error.error_code) == (5, ErrorCode.NOT_CONTROLLER)
+        old.kill()
+        await seeing_off
+
+    run(main())
+
+
+def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_first() -> None:
+    async def main() -> None:
+        world = World()
+        old = await world.active()
+        load = Load(world)
+        await world.until(lambda: len(load.acknowledged) > 100)
+        successor = hand_over.best_successor
+        hand_over.best_successor = lambda *_: -1
+        try:
+            await old.service.leave("stop")
+        finally:
+            hand_over.best_successor = successor
+        await asyncio.sleep(0.05)
+        load.stop()
+        assert [error for error in load.failed if error.outcome_unknown] == []
 
     run(main())
 

@@ -1,9 +1,12 @@
 """The queue in front of the controller is bounded, in order, and gives back what waited too long."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from controller import intake
 from controller.intake import Intake
+from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -92,3 +95,78 @@ def test_draining_leaves_nothing_deferred() -> None:
     queue.defer(queue.take(), 7.0)
     assert [w.request.cluster_id for w in queue.drain()] == ["a"]
     assert queue.take() is None
+
+
+@dataclass(frozen=True)
+class Peer:
+    peer: str
+
+
+def test_connections_take_turns_and_each_keeps_its_order() -> None:
+    queue = Intake(30.0)
+    for number in range(1000):
+        queue.add(Peer("greedy"), request(f"g{number}"), 0.0)
+    queue.add(Peer("other"), request("o1"), 0.0)
+    queue.add(Peer("other"), request("o2"), 0.0)
+    taken = [queue.take() for _ in range(5)]
+    assert [w.request.cluster_id for w in taken if w] == ["g0", "o1", "g1", "o2", "g2"]
+    assert len(queue) == 997
+
+
+def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONTROLLER_MAX_WAITING_BYTES", 100 * (limits.CONTROLLER_WAITING_REQUEST_BYTES + 3))
+    queue = Intake(30.0)
+    counts = {"a": 0, "b": 0}
+    for name in counts:
+        with pytest.raises(ApiError) as refused:  # noqa: PT012
+            while True:
+                queue.add(Peer(name), request(), 0.0)
+                counts[name] += 1
+        assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert refused.value.throttle_time_ms == limits.RETRY_AFTER_MS
+        # Another link of the same connection has no share of its own.
+        with pytest.raises(ApiError):
+            queue.add(Peer(name), request(), 0.0)
+    assert counts == {"a": 50, "b": 25}
+    queue.add(Peer("newcomer"), request(), 0.0)
+    while queue.take() is not None:
+        pass
+    for _ in range(50):
+        queue.add(Peer("b"), request(), 0.0)
+    assert len(queue.expired(30.0)) == 50
+    for _ in range(50):
+        queue.add(Peer("b"), request(), 0.0)
+
+
+def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
+    queue = Intake(30.0)
+    queue.add(Peer("client"), request("write"), 0.0)
+    for number in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER + 10):
+        queue.add(Peer("greedy"), request(f"beat {number}"), 0.0, heartbeat=True)
+    for _ in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER):
+        taken = queue.take()
+        assert taken is not None
+        assert taken.request.cluster_id != "write"
+    taken = queue.take()
+    assert taken is not None
+    assert taken.request.cluster_id == "write"
+
+
+def test_a_timeout_is_capped() -> None:
+    queue = Intake(30.0, 300.0)
+    queue.add(None, request("for 24 days", 2**31 - 1), 0.0)
+    assert queue.expired(299.9) == []
+    assert len(queue.expired(300.0)) == 1
+
+
+def test_what_is_put_off_goes_with_its_link() -> None:
+    queue = Intake(30.0)
+    gone, there = Peer("gone"), Peer("there")
+    for link in (gone, there):
+        queue.add(link, request(), 0.0)
+        waiting = queue.take()
+        assert waiting is not None
+        queue.defer(waiting, 5.0)
+    queue.abandon({gone})
+    assert queue.wake(5.0)
+    assert [w.link for w in queue.drain()] == [there]

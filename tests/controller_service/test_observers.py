@@ -12,6 +12,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class FakeLink:
+    peer = "somebody:1"
+
     def __init__(self) -> None:
         self.sent: list[pb.MetadataFetchResponse] = []
         self.closed_because = ""
@@ -37,6 +39,7 @@ class FakeSource:
     newest_snapshot: SnapshotId | None = None
     reports: list[int] = field(default_factory=list)
     reads: int = 0
+    registered: frozenset[int] = frozenset()
 
     def now(self) -> float:
         return self.time
@@ -55,6 +58,9 @@ class FakeSource:
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
         self.reports.append(fetch.replica_id)
+
+    def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
+        return broker_id in self.registered and broker_epoch == 3
 
 
 def fetch(offset: int, **fields: Any) -> pb.MetadataFetchRequest:
@@ -199,3 +205,48 @@ def test_after_damage_was_met_nobody_is_answered(world) -> None:
     observers.release()
     observers.received(idle, [fetch(10)])
     assert reader.sent == idle.sent == []
+
+
+def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 4)
+    source = FakeSource(registered=frozenset({7}))
+    observers = Observers(source)
+
+    def connect(peer: str) -> FakeLink:
+        link = FakeLink()
+        link.peer = peer
+        observers.accept(link)
+        return link
+
+    broker = connect("broker")
+    observers.received(broker, [fetch(10, replica_id=7, broker_epoch=3)])
+    strangers = [connect(f"stranger {number}") for number in range(6)]
+    for link in strangers[:4]:
+        # Whoever names another epoch, or another id, is no broker.
+        observers.received(link, [fetch(10, replica_id=7, broker_epoch=2)])
+    assert [bool(link.closed_because) for link in strangers] == [False] * 4 + [True] * 2
+    # The broker comes back on another connection as soon as there is one place, and then takes none.
+    observers.closed(strangers[0], "gone")
+    again = connect("broker again")
+    observers.received(again, [fetch(12, replica_id=7, broker_epoch=3)])
+    assert not again.closed_because
+    assert not broker.closed_because, "a stranger again, for which there is a place"
+    assert connect("one too many").closed_because
+    third = FakeLink()
+    observers.closed(broker, "gone")
+    third.peer = "the next"
+    observers.accept(third)
+    assert not third.closed_because
+
+
+def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 10)
+    observers = Observers(FakeSource())
+    greedy = [FakeLink() for _ in range(20)]
+    for link in greedy:
+        observers.accept(link)
+    assert sum(not link.closed_because for link in greedy) == 5
+    other = FakeLink()
+    other.peer = "other:1"
+    observers.accept(other)
+    assert not other.closed_because

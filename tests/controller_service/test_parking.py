@@ -1,6 +1,9 @@
 """Replies that wait leave in order, once, and never before what they say is true."""
 
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from controller.parking import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -12,7 +15,7 @@ def parking() -> tuple[Parking, list[Parked]]:
 
 
 def parked(offset: int, *, acks: int = COMMITTED, round_: int = 0, deadline: float = 10.0) -> Parked:
-    return Parked(SimpleNamespace(), pb.ControllerResponse(), offset, round_, acks, deadline)
+    return Parked(SimpleNamespace(peer="a:1"), pb.ControllerResponse(), offset, round_, acks, deadline)
 
 
 def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
@@ -75,6 +78,8 @@ def test_acknowledged_waits_for_lao_and_visible_for_everybody_to_be_told() -> No
     parks.visibility(9, 9)
     assert sent == []
     parks.committed(7)
+    parks.visibility(4, 3)
+    assert sent == [], "LAO moved, and does not cover the write"
     parks.visibility(5, 4)
     assert sent == [acknowledged]
     assert acknowledged.response.write.reached == ACKNOWLEDGED
@@ -155,3 +160,38 @@ def test_a_retry_that_waits_in_vain_is_given_up_once() -> None:
     assert list(parks.drain()) == [(kept, False)]
     assert sent == []
     assert len(parks) == 0
+
+
+def test_what_is_parked_goes_with_its_link_and_gives_its_share_back() -> None:
+    parking = Parking(lambda parked: None)
+    here, gone = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
+
+    def write(link: Any, offset: int, acks: Any) -> Parked:
+        return Parked(link, pb.ControllerResponse(), offset, 0, acks, 9.0)
+
+    links = {id(here): here, id(gone): gone}
+    for offset, link in enumerate((gone, here, gone, here)):
+        parking.park(write(link, offset, VISIBLE))
+    parking.park(Parked(gone, pb.ControllerResponse(), 0, 5, COMMITTED, 9.0))
+    parking.committed(3)
+    assert parking._shares.total == 5
+    parking.abandon([links[id(gone)]])
+    assert parking._shares.held("a:2") == 0
+    assert parking._shares.held("a:1") == 2
+    assert [parked.link for parked, _ in parking.drain()] == [here, here]
+    assert parking._shares.total == 0
+
+
+def test_a_connection_may_park_no_more_than_it_leaves_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.parking.CONTROLLER_MAX_PARKED_REPLIES", 10)
+    parking = Parking(lambda parked: None)
+    greedy, other = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
+    count = 0
+    while parking.has_room(greedy):
+        parking.park(Parked(greedy, pb.ControllerResponse(), count, 0, VISIBLE, 9.0))
+        count += 1
+    assert count == 5
+    assert parking.has_room(other)
+    parking.committed(count)
+    parking.visibility(count, count)
+    assert parking.has_room(greedy)

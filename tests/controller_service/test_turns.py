@@ -91,7 +91,8 @@ def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPa
     async def main() -> None:
         _, node, broker = await unfenced_broker()
         slow = SlowLoop(asyncio.get_running_loop())
-        monkeypatch.setattr(node.service, "_loop", slow)
+        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+        monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
         decide, decide_all = node.service._decide, node.service._decide_all
         counts = [0]
 
@@ -111,5 +112,41 @@ def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPa
         await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
         assert sum(counts) == 9
         assert max(counts) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize(("cost_s", "decided_before"), [(0.04, 3), (0.0, 9)])
+def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
+    monkeypatch: pytest.MonkeyPatch, cost_s: float, decided_before: int
+) -> None:
+    """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the leadership is lost]"""
+
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        slow = SlowLoop(asyncio.get_running_loop())
+        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+        monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
+        decide, request_round = node.service._decide, node.service.replica.request_round
+        count, later = 0, 1_000
+
+        def decided(*rest: object) -> Decision:
+            nonlocal count
+            count += 1
+            slow.spent_s += cost_s
+            return decide(*rest)
+
+        monkeypatch.setattr(node.service, "_decide", decided)
+        # No follower confirms a round any more.
+        monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
+        listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+        answers = asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
+        await asyncio.sleep(0.2)
+        assert count == decided_before
+        assert not answers.done()
+        monkeypatch.setattr(node.service.replica, "request_round", request_round)
+        node.service.round_confirmed(request_round() + later)
+        await answers
+        assert count == 9
 
     run(main())

@@ -1,0 +1,132 @@
+"""A valid request of each kind to the active controller, and the ways to each field in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from deciding import CLUSTER_ID, Cell, registration
+from google.protobuf.descriptor import FieldDescriptor
+
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+Path = tuple[str, ...]
+
+
+def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
+    """By the field of ``body``; every list in them has an item, every text is one that a handler looks at."""
+    end = cell.pending.offset + 1
+    partition = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[2, 3, 1]))
+    proposal = rpc.AlterPartitionData(partition_index=0, new_isr_with_epochs=[pb.BrokerState(broker_id=1)])
+    return {
+        "register_broker": registration(
+            9,
+            rack="r",
+            log_dirs=["/d"],
+            process=pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=2),
+        ),
+        "unregister_broker": rpc.UnregisterBrokerRequest(broker_id=3),
+        "broker_heartbeat": cell.heartbeat(1),
+        "alter_partition": rpc.AlterPartitionRequest(
+            broker_id=1,
+            broker_epoch=cell.broker(1).epoch,
+            topics=[rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[proposal])],
+        ),
+        "create_topics": rpc.CreateTopicsRequest(
+            topics=[
+                rpc.CreatableTopic(
+                    name="new",
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=[rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])],
+                    configs=[rpc.ConfigEntry(name="retention.ms", value="5")],
+                )
+            ]
+        ),
+        "delete_topics": rpc.DeleteTopicsRequest(names=["t"]),
+        "incremental_alter_configs": rpc.IncrementalAlterConfigsRequest(
+            resources=[
+                rpc.AlterConfigsResource(
+                    resource_type=16, resource_name="x", configs=[rpc.AlterableConfig(name="metrics", value="m")]
+                )
+            ]
+        ),
+        "describe_brokers": rpc.DescribeBrokersRequest(),
+        "add_raft_voter": rpc.AddRaftVoterRequest(voter_id=4, voter_directory_id="dir-4", endpoint="c4:9093"),
+        "remove_raft_voter": rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id="dir-3"),
+        "update_raft_voter": rpc.UpdateRaftVoterRequest(voter_id=3, voter_directory_id="dir-3", endpoint="d3:9093"),
+        "transfer_leadership": rpc.TransferLeadershipRequest(target_id=2),
+        "open_client": rpc.OpenClientRequest(name="n"),
+        "close_client": rpc.CloseClientRequest(client_id=1),
+        "update_features": rpc.UpdateFeaturesRequest(
+            updates=[rpc.FeatureUpdate(name="lao.version", max_version_level=0, upgrade_type=2)]
+        ),
+        "create_partitions": rpc.CreatePartitionsRequest(
+            topics=[
+                rpc.CreatePartitionsTopic(
+                    name="t", count=2, assignments=[rpc.CreatePartitionsAssignment(broker_ids=[1, 2, 3])]
+                )
+            ]
+        ),
+        "alter_partition_reassignments": rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[partition])]
+        ),
+        "list_partition_reassignments": rpc.ListPartitionReassignmentsRequest(
+            topics=[rpc.ListReassignmentsTopic(name="t", partition_indexes=[0])]
+        ),
+        "elect_leaders": rpc.ElectLeadersRequest(topics=[rpc.ElectableTopic(name="t", partition_indexes=[0])]),
+        "list_hostnames": rpc.ListHostnamesRequest(),
+        "alter_hostnames": rpc.AlterHostnamesRequest(
+            alterations=[rpc.HostnameAlteration(hostname="h", broker_id=7, expected_offset=-1)]
+        ),
+        "list_export_cursors": rpc.ListExportCursorsRequest(),
+        "alter_export_cursors": rpc.AlterExportCursorsRequest(
+            alterations=[rpc.ExportCursorAlteration(name="c", end_offset=end, target="t", expected_offset=-1)]
+        ),
+    }
+
+
+def envelope_of(kind: str, body: Any) -> rpc.ControllerRequest:
+    request = rpc.ControllerRequest(cluster_id=CLUSTER_ID, timeout_ms=1000)
+    getattr(request, kind).CopyFrom(body)
+    request.client.principal = "User:me"
+    return request
+
+
+def leaves(message: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The way to each field that is no message, as names and indexes, and its descriptor."""
+    for field in message.DESCRIPTOR.fields:
+        here = (*path, field.name)
+        if field.type != FieldDescriptor.TYPE_MESSAGE:
+            yield here, field
+        elif field.is_repeated:
+            for index in range(len(getattr(message, field.name))):
+                yield from leaves(getattr(message, field.name)[index], (*here, str(index)))
+        elif message.HasField(field.name):
+            yield from leaves(getattr(message, field.name), here)
+
+
+def holder(message: Any, path: Path) -> Any:
+    """The message that the last name of a path is a field of."""
+    for name in path[:-1]:
+        message = message[int(name)] if name.isdigit() else getattr(message, name)
+    return message
+
+
+def put(message: Any, path: Path, value: Any, field: Any) -> None:
+    """Set a field; a list gets the one item."""
+    owner = holder(message, path)
+    if field.is_repeated:
+        del getattr(owner, path[-1])[:]
+        getattr(owner, path[-1]).append(value)
+    else:
+        setattr(owner, path[-1], value)
+
+
+def dotted(path: Path, *, item: bool = False) -> str:
+    """As errors name it."""
+    text = ""
+    for name in path:
+        text += f"[{name}]" if name.isdigit() else f".{name}" if text else name
+    return text + ("[0]" if item else "")

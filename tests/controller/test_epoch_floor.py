@@ -1,0 +1,216 @@
+"""In a log that was taken back no leader epoch is led that may have been led before; and nobody is registered before that is so."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from deciding import Cell, registration
+
+from controller.decision import Decision
+from controller.epoch_floor import MAX_RAISED
+from controller.settings import ControllerSettings
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import Image
+from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION, MAX_GENERATION, first_leader_epoch
+from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def taken_back(partitions: int = 3, *, level: int = 0) -> Image:
+    """What a recovery found: three brokers, a topic, one of its partitions without a leader."""
+    cell = Cell(settings=ControllerSettings(bootstrap_metadata_version=level))
+    cell.send(
+        rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="t", num_partitions=partitions, replication_factor=2)])
+    )
+    return cell.pending.snapshot()
+
+
+def successor(image: Image, generation: int) -> Cell:
+    return Cell(brokers=0, image=image, epoch=1000, generation=generation)
+
+
+def leader_epochs(cell: Cell) -> set[int]:
+    partitions = cell.pending.snapshot().partitions
+    return {partitions[key].leader_epoch for key in partitions}
+
+
+def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> None:
+    before = taken_back()
+    for generation in (1, 2, 7):
+        cell = successor(before, generation)
+        assert leader_epochs(cell) == {generation * EPOCHS_PER_GENERATION}
+        image = cell.pending.snapshot()
+        assert {(broker.fenced, broker.in_controlled_shutdown) for broker in image.brokers.values()} == {(True, False)}
+        for key in before.partitions:
+            old: Partition = before.partitions[key]
+            new: Partition = image.partitions[key]
+            expected = (-1, old.isr, old.replicas, old.partition_epoch + 1)
+            assert (new.leader, new.isr, new.replicas, new.partition_epoch) == expected
+        assert successor(image, generation).pending.snapshot().partitions == image.partitions, "once in a generation"
+        assert leader_epochs(successor(image, generation + 1)) == {(generation + 1) * EPOCHS_PER_GENERATION}
+
+
+def isr_of(cell: Cell) -> Partition:
+    partition: Partition = next(iter(cell.pending.snapshot().partitions.items()))[1]
+    return partition
+
+
+def three(cell: Cell) -> Image:
+    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="one", num_partitions=1, replication_factor=3)]))
+    return cell.pending.snapshot()
+
+
+def on_disk(broker_id: int, disk: str = "", incarnation: str = "new") -> rpc.RegisterBrokerRequest:
+    process = pb.ProcessProof(boot_id="b", directory_id=disk or f"disk-{broker_id}", lock_inode=broker_id)
+    return registration(broker_id, f"{incarnation}-{broker_id}", process=process)
+
+
+def of_disks() -> Image:
+    cell = Cell(brokers=0)
+    for broker_id in (1, 2, 3):
+        cell.send(on_disk(broker_id, incarnation="old"))
+        cell.propose(cell.decide(cell.heartbeat(broker_id)))
+    return three(cell)
+
+
+def unfenced(cell: Cell, broker_id: int) -> None:
+    cell.propose(cell.decide(cell.heartbeat(broker_id)))
+    assert not cell.pending.brokers[broker_id].fenced
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1), (3, 2), (1, 3)])
+def test_who_is_first_back_with_its_disk_leads_whoever_stays_away(order: tuple[int, int]) -> None:
+    cell = successor(of_disks(), 1)
+    first, second = order
+    # Both are other processes by now, and have registered before either is unfenced: the one that is away is not what is left.
+    for broker_id in order:
+        cell.send(on_disk(broker_id))
+        assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [1, 2, 3])
+    unfenced(cell, first)
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (first, (first,))
+    assert isr_of(cell).leader_epoch == EPOCHS_PER_GENERATION + 1
+    unfenced(cell, second)
+    assert isr_of(cell).isr == (first,), "it catches up, and its leader proposes it"
+
+
+def test_who_is_back_with_another_disk_leaves_the_isr_as_ever() -> None:
+    cell = successor(of_disks(), 1)
+    cell.send(on_disk(1, "another"))
+    assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [2, 3])
+    unfenced(cell, 1)
+    assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [2, 3])
+    cell.send(on_disk(3))
+    unfenced(cell, 3)
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
+
+
+def test_in_a_restored_cluster_where_all_disks_are_new_the_last_member_leads() -> None:
+    cell = successor(of_disks(), 1)
+    members = isr_of(cell).isr
+    for broker_id in members:
+        cell.send(on_disk(broker_id, f"new-disk-{broker_id}"))
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (-1, members[-1:])
+    for broker_id in members:
+        unfenced(cell, broker_id)
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (members[-1], members[-1:])
+
+
+def test_nobody_from_outside_is_elected_on_joining_while_members_are_waited_for() -> None:
+    image = of_disks()
+    cell = successor(image, 1)
+    cell.send(rpc.IncrementalAlterConfigsRequest(resources=[unclean_allowed("one")]))
+    cell.send(on_disk(1, "another"))
+    unfenced(cell, 1)
+    assert isr_of(cell).leader == -1
+
+
+def unclean_allowed(topic: str) -> rpc.AlterConfigsResource:
+    change = rpc.AlterableConfig(name="unclean.leader.election.enable", value="true")
+    return rpc.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
+
+
+def test_the_same_processes_go_on_under_their_registrations() -> None:
+    cell = successor(of_disks(), 1)
+    before = cell.pending.offset
+    for broker_id in (2, 3):
+        cell.send(on_disk(broker_id, incarnation="old"))
+    assert cell.pending.offset == before
+    unfenced(cell, 3)
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
+
+
+def test_a_log_that_was_never_taken_back_is_left_alone() -> None:
+    before = taken_back()
+    assert successor(before, 0).pending.snapshot().partitions == before.partitions
+
+
+def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there() -> None:
+    cell = successor(taken_back(), 1)
+    for broker_id in (1, 2, 3):
+        cell.register(broker_id)
+        unfenced(cell, broker_id)
+    cell.send(rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="new", num_partitions=2, replication_factor=3)]))
+    cell.send(rpc.CreatePartitionsRequest(topics=[rpc.CreatePartitionsTopic(name="t", count=5)]))
+    new = [
+        p.leader_epoch for p in cell.pending.snapshot().partitions.values() if p.leader_epoch == EPOCHS_PER_GENERATION
+    ]
+    assert len(new) == 4
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
+    assert leader_epochs(cell) == {EPOCHS_PER_GENERATION + elections for elections in (0, 1, 2)}
+
+
+def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_was_decided_on() -> None:
+    cell = Cell(brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, generation=1, bootstrap=False)
+    again = cell.decide(registration(1))
+    assert (again.records, again.body, again.decide_again_at) == ([], None, cell.now + 0.02)
+    batches = []
+    while (due := cell.active.begin_generation(cell.now)) is not None:
+        assert cell.decide(registration(1)).decide_again_at is not None
+        assert cell.active.has_urgent_work()
+        assert cell.active.next_deadline() == float("-inf")
+        batches.append(len(cell.propose(due).records))
+    assert batches == [3, MAX_RAISED, MAX_RAISED, 1]
+    raised_at = cell.pending.offset
+    # The very registration that the old log has, by the process that made it: no record says that this is another generation.
+    reply = cell.send(registration(1))
+    assert cell.pending.offset == raised_at
+    assert (reply.broker_epoch < raised_at, reply.metadata_offset) == (True, raised_at)
+    fresh = cell.send(registration(9))
+    assert fresh.metadata_offset == fresh.broker_epoch == raised_at + 1
+
+
+def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
+    cell = Cell(brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False)
+    for _ in range(2):
+        first = cell.active.begin_generation(cell.now)
+        assert first is not None
+        cell.propose(first)
+    cell.send(rpc.DeleteTopicsRequest(names=["t"]))
+    assert cell.active.begin_generation(cell.now) is None
+    assert cell.send(registration(1)).broker_epoch >= 0
+
+
+def test_below_level_5_nothing_is_raised_until_the_level_is() -> None:
+    before = taken_back(level=4)
+    cell = successor(before, 1)
+    assert leader_epochs(cell) == {0}
+    assert cell.send(registration(1)).broker_epoch >= 0, "what cannot be helped keeps nobody waiting"
+    cell.propose(Decision([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
+    cell.due()
+    assert leader_epochs(cell) == {EPOCHS_PER_GENERATION}
+
+
+@pytest.mark.parametrize("generation", [MAX_GENERATION, MAX_GENERATION + 1, 2**40])
+def test_the_last_ranges_fit_into_an_epoch(generation: int) -> None:
+    assert first_leader_epoch(generation) == first_leader_epoch(MAX_GENERATION)
+    assert first_leader_epoch(MAX_GENERATION) + EPOCHS_PER_GENERATION == 2**31
+    message = pb.PartitionChangeRecord(leader_epoch=first_leader_epoch(generation))
+    assert pb.PartitionChangeRecord.FromString(message.SerializeToString()) == message
+
+
+def test_ranges_never_meet() -> None:
+    starts = [first_leader_epoch(generation) for generation in range(MAX_GENERATION + 1)]
+    assert starts[0] == 0
+    assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_GENERATION}

@@ -1,0 +1,153 @@
+"""Brokers whose process seems to be gone are fenced at once, where that is safe."""
+
+from __future__ import annotations
+
+from deciding import Cell, registration
+from test_double_roll import rolled_back
+
+from controller.gone import Gone
+from raftlog.errors import ErrorCode
+
+SESSION_S = 9.0
+GONE = "process gone: its listener refuses connections"
+
+
+def steady(brokers: int = 3) -> Cell:
+    """A controller that has led for longer than a session: it knows all leases."""
+    cell = Cell(brokers=brokers)
+    for _ in range(5):
+        cell.now += 2.0
+        for broker_id in range(1, brokers + 1):
+            cell.beat(broker_id)
+        cell.due()
+    return cell
+
+
+def found_gone(cell: Cell, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        cell.active.found_gone(broker_id, cell.broker(broker_id).epoch, cell.now)
+
+
+def test_it_is_fenced_at_once_with_its_partitions() -> None:
+    cell = steady()
+    topic = cell.create_on((1, 2), (2, 3))
+    found_gone(cell, 1)
+    assert cell.active.next_deadline() <= cell.now
+    cell.due()
+    assert (cell.broker(1).fenced, cell.broker(1).reason) == (True, GONE)
+    assert (cell.partition(topic).leader, cell.partition(topic).isr) == (2, (2,))
+    assert not cell.broker(2).fenced
+    assert cell.active.next_deadline() > cell.now
+    cell.check_invariants()
+
+
+def test_lao_goes_on_when_the_fencing_is_committed() -> None:
+    cell = steady()
+    cell.create("t")
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    held = cell.lao.lao
+    assert held < cell.pending.offset
+    found_gone(cell, 1)
+    cell.due()
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    assert cell.lao.lao > held
+
+
+def test_its_session_goes_on_so_that_nobody_gets_its_id_sooner() -> None:
+    """[it was a proxy that refused: the process lives, and another one must not have its id at once]"""
+    cell = steady()
+    found_gone(cell, 1)
+    cell.due()
+    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.now += SESSION_S + 0.1
+    cell.due()
+    assert cell.register(1, "another") > 0
+
+
+def test_a_heartbeat_takes_it_back_and_unfences_it() -> None:
+    cell = steady()
+    found_gone(cell, 1)
+    cell.active.heard(1, cell.broker(1).epoch, cell.now)
+    cell.due()
+    assert not cell.broker(1).fenced, "heard from between the evidence and the decision"
+    found_gone(cell, 1)
+    cell.due()
+    assert cell.broker(1).fenced
+    assert not cell.beat(1).is_fenced
+    cell.due()
+    assert not cell.broker(1).fenced
+
+
+def test_evidence_about_another_registration_says_nothing() -> None:
+    cell = steady()
+    cell.active.found_gone(1, cell.broker(1).epoch - 1, cell.now)
+    cell.active.found_gone(7, 0, cell.now)
+    assert cell.due() == []
+
+
+def test_a_lease_for_strict_reads_is_waited_for() -> None:
+    """[a firewall refuses, the process lives: it may answer strict reads until its lease has ended]"""
+    cell = steady()
+    cell.beat(1, want_read_lease=True)
+    granted_at = cell.now
+    cell.now += 1.0
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    found_gone(cell, 1)
+    cell.due()
+    assert not cell.broker(1).fenced
+    assert cell.active.state.read_leases.is_withheld(1, cell.now)
+    cell.now += 4.0
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    cell.now = granted_at + SESSION_S - 0.01
+    cell.due()
+    assert not cell.broker(1).fenced
+    cell.now = granted_at + SESSION_S
+    cell.due()
+    assert cell.broker(1).fenced
+
+
+def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
+    cell = Cell(brokers=3)
+    cell.now += SESSION_S - 1.0
+    for broker_id in (2, 3):
+        cell.beat(broker_id)
+    found_gone(cell, 1)
+    cell.due()
+    assert not cell.broker(1).fenced
+    cell.now += 1.0
+    cell.due()
+    assert cell.broker(1).fenced
+
+
+def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
+    """[this node's own firewall is reloaded: everybody seems to be gone]"""
+    cell = steady(5)
+    found_gone(cell, 1, 2, 3)
+    cell.due()
+    assert not any(cell.broker(broker_id).fenced for broker_id in range(1, 6))
+    cell.active.heard(3, cell.broker(3).epoch, cell.now)
+    cell.now += 2.0
+    cell.due()
+    assert [cell.broker(broker_id).fenced for broker_id in range(1, 6)] == [True, True, False, False, False]
+    found_gone(cell, 3)
+    cell.due()
+    assert not cell.broker(3).fenced, "nor one after the other"
+
+
+def test_without_heartbeats_in_force_nobody_is() -> None:
+    cell = rolled_back(3)
+    found_gone(cell, 1)
+    assert cell.active.state.gone.next_check == float("inf")
+    cell.now += 60.0
+    cell.due()
+    assert not cell.broker(1).fenced
+
+
+def test_it_looks_at_nobody_while_nobody_is_thought_to_be_gone() -> None:
+    gone = Gone(SESSION_S)
+    assert gone.next_check == float("inf")
+    assert gone.due(None, None, 1e9) is None  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""Controllers and brokers have node ids of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, registration
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+VOTERS, OBSERVER = (1, 2, 3), 4
+
+
+def replica(node_id: int) -> ReplicaDescription:
+    return ReplicaDescription(node_id, f"dir-{node_id}", 50, 10, 10, 4)
+
+
+def quorum(now: float) -> QuorumDescription:
+    return QuorumDescription(
+        "leader", 1, 1, 1, 0, 50, 50, 50, 0,
+        voters=tuple(map(replica, VOTERS)),
+        observers=(replica(OBSERVER),),
+        voter_set=tuple(Voter(id_, f"c{id_}:9093", f"dir-{id_}") for id_ in VOTERS),
+    )  # fmt: skip
+
+
+def cell(**settings: Any) -> Cell:
+    return Cell(brokers=0, quorum=quorum, shared_node_ids=False, **settings)
+
+
+@pytest.mark.parametrize("node_id", [*VOTERS, OBSERVER])
+def test_a_broker_with_the_node_id_of_a_controller_is_refused(node_id: int) -> None:
+    cell().refused(registration(node_id), ErrorCode.INVALID_REGISTRATION, "broker_id")
+
+
+def test_other_ids_are_free() -> None:
+    assert cell().register(OBSERVER + 1) > 0
+
+
+def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
+    """A cluster of before this was checked goes on."""
+    one = cell()
+    known, one.active.state.controller_ids = one.active.state.controller_ids, lambda now: frozenset()
+    one.register(2)
+    one.active.state.controller_ids = known
+    one.now += 60
+    assert one.register(2, "another process") > 0
+
+
+def test_a_host_that_is_mapped_to_a_controller_is_refused() -> None:
+    one = cell()
+    one.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="h", broker_id=3)]))
+    request = registration(-1, "x", id_wanted=rpc.BrokerIdWanted())
+    request.listeners[0].host = "h"
+    one.refused(request, ErrorCode.INVALID_REGISTRATION, "broker_id")
+
+
+def test_no_id_of_a_controller_is_generated() -> None:
+    far = replica(1001)
+
+    def look(now: float) -> QuorumDescription:
+        seen = quorum(now)
+        return QuorumDescription(
+            "leader", 1, 1, 1, 0, 50, 50, 50, 0, voters=seen.voters, observers=(far,), voter_set=seen.voter_set
+        )
+
+    one = Cell(brokers=0, quorum=look, shared_node_ids=False)
+    wanted = registration(-1, "x", id_wanted=rpc.BrokerIdWanted())
+    assert one.send(wanted).broker_id == 1002
+
+
+def test_a_broker_does_not_become_a_voter() -> None:
+    one = cell()
+    one.register(9)
+    request = rpc.AddRaftVoterRequest(voter_id=9, voter_directory_id="dir-9", endpoint="c9:9093")
+    decision = one.decide(request)
+    assert decision.error is not None
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "voter_id"), decision.error

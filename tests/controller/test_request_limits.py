@@ -1,0 +1,297 @@
+"""Every field of every request to the active controller at its borders, through all that packs it later.
+
+What is refused names the field and changes nothing; what is accepted goes into a batch, a Parquet row, the image and a snapshot.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from deciding import Cell
+from google.protobuf.descriptor import FieldDescriptor
+from request_fields import Path, dotted, envelope_of, holder, leaves, put, valid
+
+from controller.active import ActiveController
+from raftlog import batch
+from raftlog.errors import ErrorCode
+from raftlog.limits.fields import FIELDS, PRINCIPAL_MAX_CHARS
+from raftlog.limits.rules import Address, Allowed, ByHandler, Items, Octets, Text
+from raftlog.metadata import snapshot
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.segments.columns import RowBuffer
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+INTEGERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1)
+BOUNDS = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+def replica(node_id: int) -> ReplicaDescription:
+    return ReplicaDescription(node_id, f"dir-{node_id}", 50, 10, 10, 4)
+
+
+def quorum(now: float) -> QuorumDescription:
+    return QuorumDescription(
+        "leader", 1, 1, 1, 0, 50, 50, 50, 0,
+        voters=tuple(map(replica, (1, 2, 3))),
+        observers=(replica(4),),
+        voter_set=tuple(Voter(id_, f"c{id_}:9093", f"dir-{id_}") for id_ in (1, 2, 3)),
+    )  # fmt: skip
+
+
+class Stage:
+    """A controller with three brokers and one topic, and all that packs what it writes."""
+
+    def __init__(self) -> None:
+        self.cell = Cell(quorum=quorum)
+        self.topic_id = self.cell.create("t")
+
+    def valid(self) -> dict[str, Any]:
+        return valid(self.cell, self.topic_id)
+
+    def decide(self, request: rpc.ControllerRequest) -> Any:
+        """Decide it, and carry what it writes as far as it goes. Fails if anything raises."""
+        cell = self.cell
+        before = cell.soft_state()
+        decision = cell.active.decide(request, cell.now)
+        assert cell.soft_state()[-2:] == before[-2:], "deciding changes nothing"
+        if decision.body is not None:
+            decision.body.SerializeToString()
+        if decision.error is not None:
+            assert not decision.records
+            assert decision.error.code is not ErrorCode.UNKNOWN_SERVER_ERROR
+            assert len(decision.error.message) < 1000
+        if decision.records:
+            client = request.client
+            chunk = batch.encode(
+                decision.records,
+                base_offset=cell.pending.offset + 1,
+                epoch=1,
+                timestamp_ms=5,
+                principal=client.principal,
+                client_id=client.client_id,
+                sequence=client.sequence,
+                all_below_done=client.all_below_done,
+            )
+            (header,) = batch.headers(chunk)
+            assert header.principal == client.principal
+            rows = RowBuffer()
+            rows.add(chunk, header)
+            assert rows.take().num_rows == len(decision.records)
+            cell.propose(decision)
+            image = cell.pending.snapshot()
+            pieces = snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0))
+            assert snapshot.load(pieces)[1].state_hash == image.state_hash
+        return decision
+
+    def check_alive(self) -> None:
+        """It goes on deciding, for all that it knows."""
+        for beat in (1, 2, 3):
+            if beat in self.cell.pending.brokers:
+                self.decide(envelope_of("broker_heartbeat", self.cell.heartbeat(beat)))
+        self.cell.now += 1
+        self.cell.due()
+        self.cell.check_invariants()
+        done = self.decide(envelope_of("describe_brokers", rpc.DescribeBrokersRequest()))
+        assert done.error is None
+
+
+@cache
+def template() -> dict[str, Any]:
+    return Stage().valid()
+
+
+def test_there_is_a_valid_request_of_each_kind() -> None:
+    bodies = {field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields}
+    assert set(template()) == bodies
+    # So that what is refused below is refused for the field that was changed.
+    others = {"close_client", "remove_raft_voter", "update_raft_voter", "add_raft_voter", "alter_partition"}
+    for kind, body in template().items():
+        stage = Stage()
+        decision = stage.decide(envelope_of(kind, stage.valid()[kind]))
+        assert decision.error is None or kind in others, (kind, decision.error)
+        assert body.ByteSize() >= 0
+
+
+FIELDS_OF_BODIES = [(kind, path, field) for kind, body in template().items() for path, field in leaves(body)]
+TEXTS = [
+    (kind, path, field)
+    for kind, path, field in FIELDS_OF_BODIES
+    if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+]
+NUMBERS = [(kind, path, field) for kind, path, field in FIELDS_OF_BODIES if field.cpp_type in BOUNDS]
+LISTS = sorted(
+    {(kind, path[:at]) for kind, path, _ in FIELDS_OF_BODIES for at, name in enumerate(path) if name.isdigit()}
+    | {(kind, path) for kind, path, field in FIELDS_OF_BODIES if field.is_repeated}
+)
+
+
+def name_of(value: Any) -> str | None:
+    if isinstance(value, tuple):
+        return dotted(value)
+    return value if isinstance(value, str) else ""
+
+
+def rule_of(kind: str, path: Path) -> Any:
+    return FIELDS[type(holder(template()[kind], path))][path[-1]]
+
+
+def at(rule: Any, extra: int, field: Any) -> Any:
+    """A value as long as is allowed, and ``extra`` more."""
+    match rule:
+        case Items(each=each):
+            return at(each, extra, field)
+        case Text(limit) | Allowed(limit) | ByHandler(limit):
+            return "a" * (limit + extra)
+        case Octets(limit):
+            return b"a" * (limit + extra)
+        case Address():
+            port = ":1234" if "endpoint" in field.name else ""
+            return "a" * (255 + extra) + port
+    raise AssertionError(rule)
+
+
+def refused_for(decision: Any, field: str) -> bool:
+    """Whether a decision is refused for this field, as a whole or in its one item."""
+    if decision.error is not None:
+        return decision.error.field == field
+    assert decision.body is not None
+    items = getattr(decision.body, "results", None) or getattr(decision.body, "topics", ())
+    return any(one.HasField("error") and one.error.field == field for one in items if hasattr(one, "error"))
+
+
+@pytest.mark.parametrize(("kind", "path", "field"), TEXTS, ids=name_of)
+def test_a_text_at_its_limit_and_above(kind: str, path: Path, field: Any) -> None:
+    rule, where = rule_of(kind, path), dotted(path, item=field.is_repeated)
+    fits, beyond = Stage(), Stage()
+    body = fits.valid()[kind]
+    put(body, path, at(rule, 0, field), field)
+    if path[-1] not in ("cluster_id", "topic_id"):  # Those are compared: no other value is right.
+        decision = fits.decide(envelope_of(kind, body))
+        looked_up = (("configs",), ("name",)) if isinstance(rule, ByHandler) and "configs" in path else ()
+        if not looked_up and (kind, path[-1]) not in {("delete_topics", "names"), ("update_features", "name")}:
+            assert not (decision.error and "are more than" in decision.error.message), decision.error
+    fits.check_alive()
+    for value in beyonds(rule, field):
+        body = beyond.valid()[kind]
+        put(body, path, value, field)
+        before = beyond.cell.soft_state()
+        decision = beyond.decide(envelope_of(kind, body))
+        assert not decision.records, value[:50]
+        assert refused_for(decision, where), (where, decision.error, decision.body)
+        assert beyond.cell.soft_state() == before
+    beyond.check_alive()
+
+
+def beyonds(rule: Any, field: Any) -> list[Any]:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return [at(rule, 1, field), b"x" * 70_000]
+    # Nobody has a cluster, a topic or a broker of these names.
+    values = [at(rule, 1, field), "x" * 70_000, "ä" * 33_000, "a\x1b[31mb", "a\nb", "a\u202eb", "9" * 5000]
+    return [
+        value
+        for value in values
+        if not (isinstance(rule, ByHandler) and value.isprintable() and len(value) <= rule.limit)
+    ]
+
+
+def test_cluster_ids_and_topic_ids_are_compared() -> None:
+    """Why those two are left out above where they fit."""
+    stage = Stage()
+    body = stage.valid()["register_broker"]
+    body.cluster_id = "a" * 255
+    assert stage.decide(envelope_of("register_broker", body)).error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+@pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
+def test_a_list_at_its_limit_and_above(kind: str, path: Path) -> None:
+    rule = rule_of(kind, path)
+    limit = rule.limit if isinstance(rule, ByHandler) else rule.max_items
+    stage = Stage()
+    body = stage.valid()[kind]
+    owner = holder(body, path)
+    values = getattr(owner, path[-1])
+    first = values[0]
+    for _ in range(limit + 1 - len(values)):
+        values.append(first)
+    before = stage.cell.soft_state()
+    decision = stage.decide(envelope_of(kind, body))
+    assert not decision.records
+    assert refused_for(decision, dotted(path)), (decision.error, dotted(path))
+    assert stage.cell.soft_state() == before
+    stage.check_alive()
+
+
+@pytest.mark.parametrize(("kind", "path", "field"), NUMBERS, ids=name_of)
+def test_numbers_at_the_borders_of_their_types(kind: str, path: Path, field: Any) -> None:
+    low, high = BOUNDS[field.cpp_type]
+    for value in (number for number in INTEGERS if low <= number <= high):
+        stage = Stage()
+        body = stage.valid()[kind]
+        put(body, path, value, field)
+        stage.decide(envelope_of(kind, body))
+        stage.check_alive()
+
+
+@pytest.mark.parametrize(
+    "principal",
+    ["x" * (PRINCIPAL_MAX_CHARS + 1), "x" * 65_535, "x" * 65_536, "ä" * 32_768, "x" * 1_000_000, "a\nb", "a\x1b]0;b\x07", "\u202e"],
+    ids=lambda text: f"{len(text)} of {text[:1]!r}",
+)  # fmt: skip
+def test_a_principal_that_no_header_holds_or_nobody_can_read_is_refused(principal: str) -> None:
+    stage = Stage()
+    before = stage.cell.soft_state()
+    for kind, body in stage.valid().items():
+        request = envelope_of(kind, body)
+        request.client.principal = principal
+        decision = stage.decide(request)
+        assert decision.error is not None
+        assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
+    assert stage.cell.soft_state() == before
+    stage.check_alive()
+
+
+@pytest.mark.parametrize("character", ["x", "ä", "😀"])
+def test_the_longest_principal_is_written(character: str) -> None:
+    stage = Stage()
+    request = envelope_of("create_topics", stage.valid()["create_topics"])
+    request.client.principal = character * PRINCIPAL_MAX_CHARS
+    assert stage.decide(request).records
+
+
+@pytest.mark.parametrize("name", ["client_id", "sequence", "all_below_done", "generation"])
+def test_the_numbers_of_a_client(name: str) -> None:
+    for value in (-(2**63), -1, 0, 1, 2**31, 2**63 - 1):
+        stage = Stage()
+        opened = stage.decide(envelope_of("open_client", rpc.OpenClientRequest())).body.client_id
+        request = envelope_of("create_topics", stage.valid()["create_topics"])
+        request.client.client_id, request.client.sequence = opened, 1
+        setattr(request.client, name, value)
+        assert isinstance(stage.cell.active, ActiveController)
+        stage.cell.active.decide(request, stage.cell.now)
+        stage.check_alive()
+
+
+@pytest.mark.parametrize("acks", [-(2**31), -1, 3, 2**31 - 1])
+def test_acks_that_there_are_not(acks: int) -> None:
+    stage = Stage()
+    request = envelope_of("create_topics", stage.valid()["create_topics"])
+    request.acks = acks  # type: ignore[assignment]
+    decision = stage.decide(request)
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUIRED_ACKS, "acks")
+
+
+@pytest.mark.parametrize("version", [-1, -(2**31)])
+def test_registration_versions_that_there_are_not(version: int) -> None:
+    stage = Stage()
+    body = stage.valid()["register_broker"]
+    body.registration_version = version
+    decision = stage.decide(envelope_of("register_broker", body))
+    assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "registration_version")
