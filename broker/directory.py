@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.identity import known_id
-from raftlog.errors import ConfigError
+from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.layout import LOCK_FILE, DirectoryLock
 from raftlog.storage.meta_file import read_identity, write_identity
+from raftlog.storage.private import close_to_others
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -55,7 +56,7 @@ def open_directory(
 ) -> BrokerDirectory:
     """Lock the directory of a broker; ``broker_id`` NO_NODE_ID: it is not configured.
 
-    Raises ConfigError: not formatted, somebody else's, or in use.
+    Raises ConfigError: not formatted, somebody else's, or in use; StorageError.
     """
     identity = read_identity(directory)
     if identity.cluster_id != cluster_id:
@@ -65,10 +66,14 @@ def open_directory(
     known_id(broker_id, identity.node_id, directory)
     lock = DirectoryLock.exclusive(directory)
     try:
+        close_to_others(directory)
         status = (directory / LOCK_FILE).stat()
         boot_id = boot_id_file.read_text(encoding="ascii").strip()
     except OSError as error:
         lock.release()
         raise ConfigError(f"can't tell what names this process: {error}") from error
+    except StorageError:
+        lock.release()
+        raise
     process = Process(boot_id, identity.directory_id, status.st_dev, status.st_ino)
     return BrokerDirectory(identity, process, lock, directory)

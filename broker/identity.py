@@ -45,7 +45,7 @@ class Given:
 
 
 class IdSeeker:
-    """Asks the active controller for an id, until it has given one, refused for good, or the time is over."""
+    """Asks the active controller for an id, until it has given one, refused for good, or the time is over: not while it says to wait."""
 
     def __init__(self, *, timeout_ms: int, retry_backoff_min_ms: int, rng: random.Random, now: float) -> None:
         self._timeout_ms = timeout_ms
@@ -54,6 +54,7 @@ class IdSeeker:
         self._next_at = now
         self.last_error = "the controller has not answered"
         """Why there is no id yet."""
+        self._awaited_s: float | None = None
         limits = TransportLimits(
             reconnect_backoff_min_ms=retry_backoff_min_ms,
             reconnect_backoff_max_ms=max(retry_backoff_min_ms, RETRY_BACKOFF_MAX_MS),
@@ -81,10 +82,21 @@ class IdSeeker:
         if self.result is None:
             self.result = Given(broker_id, source, why)
 
-    def failed(self, error: ApiError, now: float) -> None:
-        """It was refused, or nothing is known: asked again, unless there is no point in it."""
-        self.last_error = str(error)
+    @property
+    def waits_for(self) -> str:
+        """Why there is no id yet, and for how long that may stay so if it is known."""
+        left = (
+            "" if self._awaited_s is None else f"; at the most {self._awaited_s:.0f} s more, if nothing is heard of it"
+        )
+        return self.last_error + left
+
+    def failed(self, error: ApiError, now: float, *, awaited_s: float | None = None) -> None:
+        """It was refused, or nothing is known: asked again, unless there is no point in it. ``awaited_s``: how long it was told to wait."""
+        self.last_error, self._awaited_s = str(error), awaited_s
         self._next_at = now + self._backoff.next_s()
+        if awaited_s is not None:
+            # The active controller says for what: no failure to register.
+            self._until = now + self._timeout_ms / 1000
         if error.outcome_unknown or error.code not in {*HOPELESS, ErrorCode.POLICY_VIOLATION}:
             return
         of_old = error.code is ErrorCode.INVALID_REQUEST and error.field == "broker_id"

@@ -99,6 +99,8 @@ class Lifecycle:
         self._heartbeats = True
         self._image_offset = -1
         self._registration: Broker | None = None
+        self.shown_from = -1
+        """The offset that its registration was decided on: an older image tells nothing about it, whatever it shows."""
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -189,8 +191,13 @@ class Lifecycle:
 
     # --- what happens to it -------------------------------------------------------------------------------------------
 
-    def registered(self, epoch: int, now: float, *, heartbeats: bool = True) -> None:
-        """The registration is committed under this broker epoch. ``heartbeats``: whether they are in force, until the own image says."""
+    def registered(self, epoch: int, now: float, *, heartbeats: bool = True, metadata_offset: int = -1) -> None:
+        """The registration is committed under this broker epoch. ``heartbeats``: whether they are in force, until the own image says.
+
+        ``metadata_offset``: what the controller had decided up to then [in another generation of the log this very registration may
+        stand at its beginning: an image from there would give roles of long ago, and delete what was created since].
+        """
+        self.shown_from = max(epoch, metadata_offset)
         self._in_flight, self._stale = None, False
         self._heartbeats = heartbeats
         self.epoch = epoch
@@ -241,10 +248,10 @@ class Lifecycle:
         self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
     ) -> None:
         """This broker's image moved; ``registration`` is what it holds under this broker's id, ``heartbeats``: they are in force."""
-        reached = self._image_offset < self.epoch <= image_offset
+        reached = self.epoch >= 0 and self._image_offset < self.shown_from <= image_offset
         was_unfenced = self._unfenced
         self._image_offset, self._registration = image_offset, registration
-        if image_offset >= self.epoch >= 0 and heartbeats != self._heartbeats:
+        if self.epoch >= 0 and image_offset >= self.shown_from and heartbeats != self._heartbeats:
             self._heartbeats = heartbeats
             # Silence counts from here, and the first heartbeat leaves now.
             self._contact_at, self._next_at = now, now
@@ -284,8 +291,9 @@ class Lifecycle:
         other out for ever]. Until the image has reached the registration, it tells nothing.
         """
         current = self._registration
-        self._unfenced = current is not None and current.epoch == self.epoch and not current.fenced
-        if self.epoch < 0 or self._image_offset < self.epoch:
+        shown = self.epoch >= 0 and self._image_offset >= self.shown_from
+        self._unfenced = shown and current is not None and current.epoch == self.epoch and not current.fenced
+        if not shown:
             return
         if current is None:
             self._gone(f"broker {self._broker_id} was unregistered")

@@ -100,8 +100,8 @@ class Membership:
         self.pump()
 
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
-        # Not longer than until the next heartbeat would be due: that one says more.
-        timeout_s = self._settings.lifecycle.heartbeat_interval_ms / 1000
+        # Not longer than until the next heartbeat would be due: that one says more, and goes on another link if this one says nothing.
+        timeout_s = self._settings.lifecycle.answer_within_ms / 1000
         self._client.send(request, timeout_s).add_done_callback(partial(self._ended, answered))
 
     def _ended(self, answered: Answered, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
@@ -133,7 +133,12 @@ class Membership:
         epoch = reply.broker_epoch
         log.info("registered", broker=self._settings.broker_id, broker_epoch=epoch)
         self._check_timeouts(reply.broker_session_timeout_ms)
-        self._lifecycle.registered(epoch, self._loop.time(), heartbeats=not reply.heartbeats_off)
+        self._lifecycle.registered(
+            epoch,
+            self._loop.time(),
+            heartbeats=not reply.heartbeats_off,
+            metadata_offset=reply.metadata_offset,
+        )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:
         """Say loudly, once for each value, if the controllers' session timeout does not fit this broker's own times."""

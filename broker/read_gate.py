@@ -12,7 +12,7 @@ strictly after this one has applied it. [Without the wait: A has been told 10 an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -22,6 +22,8 @@ from broker.view import UNKNOWN, View
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.image import Image
+from raftlog.resource_limits import RETRY_AFTER_MS
+from raftlog.shares import Shares
 from raftlog.wire.broker.v1 import broker_pb2
 
 R = TypeVar("R")
@@ -51,16 +53,26 @@ class _Parked(Generic[R]):
     """A ReadMode, or _LEASELESS."""
     offset: int
     deadline: float
+    reader: Hashable
 
 
 class ReadGate(Generic[R]):
-    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the answer."""
+    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the answer.
 
-    def __init__(self, view: View, lease: Lease, *, max_parked: int, default_timeout_ms: int) -> None:
+    No reader has more waiting than the others may still add. A read that names a timeout above ``max_timeout_ms`` has that one.
+    """
+
+    def __init__(
+        self, view: View, lease: Lease, *, max_parked: int, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1
+    ) -> None:
         self._view = view
         self._lease = lease
         self._max_parked = max_parked
         self._default_timeout_ms = default_timeout_ms
+        self._max_timeout_ms = max_timeout_ms
+        self._shares = Shares(max_parked)
+        self._of_reader: dict[Hashable, dict[int, tuple[tuple[int, int], _Parked[R]]]] = {}
+        """By reader and number: the key in its queue, and what waits."""
         self._ids = 0
         # By (offset needed, arrival): those of a kind that can be answered now are at the front.
         self._waiting: dict[int, SortedDict] = {
@@ -77,8 +89,12 @@ class ReadGate(Generic[R]):
         """When to call :meth:`expire`."""
         return self._deadlines.peekitem(_FIRST)[0][0] if self._deadlines else float("inf")
 
-    def admit(self, request: R, options: broker_pb2.ReadOptions, now: float, *, why_fenced: str) -> Image | None:
+    def admit(
+        self, request: R, options: broker_pb2.ReadOptions, now: float, *, why_fenced: str, reader: Hashable = None
+    ) -> Image | None:
         """The image that answers a new read; None: it is parked. Raises ApiError.
+
+        ``reader``: whose it is, for its share and for :meth:`abandon`; None shares with nobody.
 
         ``why_fenced``: not empty if this broker is fenced or has to take itself for it: then it takes nothing new.
         """
@@ -93,17 +109,17 @@ class ReadGate(Generic[R]):
                 queue = _LEASELESS
         image = self._find(queue, offset)
         if image is None:
-            timeout_ms = options.timeout_ms or self._default_timeout_ms
-            self._park(_Parked(request, queue, offset, now + timeout_ms / 1000))
+            timeout_ms = min(options.timeout_ms or self._default_timeout_ms, self._max_timeout_ms)
+            self._park(_Parked(request, queue, offset, now + timeout_ms / 1000, reader))
         return image
 
-    def release(self, now: float) -> list[tuple[R, Image]]:
-        """The parked reads that can be answered now. Call it whenever the view has moved, or a lease may have come."""
+    def release(self, now: float, limit: int = 2**31) -> list[tuple[R, Image]]:
+        """Parked reads that can be answered now, at most ``limit``. Call it whenever the view has moved, or a lease may have come."""
         if self._waiting[_LEASELESS] and self._lease.held(now):
             self._take_floor()
         released: list[tuple[R, Image]] = []
         for queue, waiting in self._waiting.items():
-            while waiting:
+            while waiting and len(released) < limit:
                 key, parked = waiting.peekitem(_FIRST)
                 image = self._find(queue, parked.offset)
                 if image is None:
@@ -122,6 +138,12 @@ class ReadGate(Generic[R]):
     def refuse_all(self, error: ApiError) -> list[tuple[R, ApiError]]:
         """Empty the gate, as when the log's generation changes or the broker ends."""
         return [self._end_first(lambda _: error) for _ in range(len(self))]
+
+    def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
+        """Nobody waits any more for those of a reader's reads that are unwanted: their link is gone."""
+        for key, parked in list(self._of_reader.get(reader, {}).values()):
+            if unwanted(parked.request):
+                self._forget(key, parked)
 
     def _take_floor(self) -> None:
         """A moment with a lease, for all strict reads that have waited for one: what is applied now is what they need."""
@@ -164,7 +186,10 @@ class ReadGate(Generic[R]):
     def _park(self, parked: _Parked[R]) -> None:
         if len(self) >= self._max_parked:
             message = f"{self._max_parked} reads are waiting already"
-            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+        if parked.reader is not None and not self._shares.has_room(parked.reader):
+            message = f"{self._shares.held(parked.reader)} reads of this connection are waiting already"
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
         self._ids += 1
         self._keep(parked, self._ids)
 
@@ -172,10 +197,19 @@ class ReadGate(Generic[R]):
         key = (parked.offset, number)
         self._waiting[parked.queue][key] = parked
         self._deadlines[parked.deadline, number] = (key, parked)
+        if parked.reader is not None:
+            self._shares.take(parked.reader)
+            self._of_reader.setdefault(parked.reader, {})[number] = (key, parked)
 
     def _forget(self, key: tuple[int, int], parked: _Parked[R]) -> None:
         del self._waiting[parked.queue][key]
         del self._deadlines[parked.deadline, key[1]]
+        if parked.reader is not None:
+            self._shares.give_back(parked.reader)
+            own = self._of_reader[parked.reader]
+            del own[key[1]]
+            if not own:
+                del self._of_reader[parked.reader]
 
     def _end_first(self, why: Callable[[_Parked[R]], ApiError]) -> tuple[R, ApiError]:
         key, parked = self._deadlines.peekitem(_FIRST)[1]

@@ -15,13 +15,16 @@ import structlog
 
 from broker import reads
 from broker.api_versions import ApiVersions
+from broker.partition.events import Client
 from broker.read_gate import ReadGate
 from broker.replication.data_plane import BODIES as DATA_BODIES
 from broker.replication.data_plane import DataPlane
 from broker.view import View
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
+from raftlog.resource_limits import TURN_MAX_MS
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -35,8 +38,15 @@ log = structlog.get_logger(__name__)
 class ReplyTo(Protocol):
     """Where an answer goes: a link, or the future of a unary call."""
 
+    @property
+    def peer(self) -> str:
+        """Whose it is: all links of a connection are one reader."""
+
     def send(self, message: Any) -> None:
         """Queue the answer. Raises LinkClosedError."""
+
+    def unknown_kind(self, what: str) -> None:
+        """The request is none that is known here."""
 
 
 Pending = tuple[ReplyTo, broker_pb2.BrokerRequest]
@@ -57,6 +67,8 @@ class RequestServer:
         describe: Callable[[], broker_pb2.DescribeBrokerResponse],
         versions: ApiVersions,
         data: DataPlane | None = None,
+        request_timeout_max_ms: int = 2**31 - 1,
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._view = view
@@ -64,6 +76,9 @@ class RequestServer:
         self._writes = writes
         self._cluster_id = cluster_id
         self._request_timeout_ms = request_timeout_ms
+        self._request_timeout_max_ms = request_timeout_max_ms
+        self._stopwatch = stopwatch or self._loop.time
+        self._release_due = False
         self._why_fenced = why_fenced
         self._describe = describe
         self._versions = versions
@@ -87,16 +102,32 @@ class RequestServer:
                 self._refuse((link, request), error)
         self._arm()
 
-    def closed(self, link: Link, reason: str) -> None:
-        """A client is gone. Its parked reads end by themselves, its writes go on: they may be executed already."""
+    def closed(self, link: Any, reason: str) -> None:
+        """A client is gone, and what waits for it. Its writes go on: they may be executed already."""
         self._links.pop(link, None)
+        self._gate.abandon(link.peer, lambda pending: pending[0] is link)
+        if self._data is not None:
+            self._data.client_closed(Client(link.peer, id(link)))
 
     def released(self) -> None:
         """The view has moved: answer the reads that waited for it, and tell clients if other feature levels are offered now."""
         if self._versions.moved():
             self._renegotiate()
-        for pending, image in self._gate.release(self._loop.time()):
-            self._answer(pending, image)
+        if not self._release_due:
+            self._release()
+
+    def _release(self) -> None:
+        """Answer what can be answered, and go on in the next turn if it is much: thousands may wait for one offset."""
+        self._release_due = False
+        begun = self._stopwatch()
+        while found := self._gate.release(self._loop.time(), limit=1):
+            self._answer(*found[0])
+            took_s = self._stopwatch() - begun
+            if took_s >= TURN_MAX_MS / 1000:
+                # As long for everybody else.
+                self._release_due = True
+                self._loop.call_later(took_s, self._release)
+                return
 
     def _renegotiate(self) -> None:
         """Tell every client what is offered now, and close the connections when what is under way on them has had its time.
@@ -134,11 +165,14 @@ class RequestServer:
         if self._closing:
             raise _SHUTTING_DOWN
         if request.cluster_id and request.cluster_id != self._cluster_id:
-            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id!r}"
+            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
         body = request.WhichOneof("body")
         if body is None:
+            link.unknown_kind("a request without a body")
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+        if body != "write":  # The controller checks that.
+            check_limits(getattr(request, body))
         if body == "describe_broker":
             _send(link, request.correlation_id, describe_broker=self._describe())
         elif body == "api_versions":
@@ -148,12 +182,14 @@ class RequestServer:
         elif body in DATA_BODIES:
             if self._data is None:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
-            self._data.request(request, partial(_send, link, request.correlation_id))
+            answer = partial(_send, link, request.correlation_id)
+            self._data.request(request, answer, Client(link.peer, id(link)))
         elif body == "broker_metadata":
             _send(link, request.correlation_id, broker_metadata=self._led(request.broker_metadata))
         else:
             why = self._why_fenced()
-            image = self._gate.admit((link, request), request.read, self._loop.time(), why_fenced=why)
+            now = self._loop.time()
+            image = self._gate.admit((link, request), request.read, now, why_fenced=why, reader=link.peer)
             if image is not None:
                 self._answer((link, request), image)
 
@@ -212,7 +248,7 @@ class RequestServer:
         # A copy: the message may still be the sender's, and the client numbers what it sends.
         write = controller_pb2.ControllerRequest()
         write.CopyFrom(request.write)
-        write.timeout_ms = write.timeout_ms or self._request_timeout_ms
+        write.timeout_ms = min(write.timeout_ms or self._request_timeout_ms, self._request_timeout_max_ms)
         future = self._writes.send(write, write.timeout_ms / 1000)
         future.add_done_callback(partial(self._forwarded, (link, request)))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -24,22 +22,27 @@ from broker.seeking import seek_id
 from broker.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from broker.unary_reply import answer
+from raftlog.cli.exits import Exit as ExitCode
+from raftlog.cli.exits import exit_code
+from raftlog.cli.nodes import remedy
 from raftlog.config.node import BrokerConfig, NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
-from raftlog.observability.node_metrics import add_broker_metrics
+from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.runtime import StopSignals
 from raftlog.storage.api import NO_NODE_ID
+from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Transport
 from raftlog.transport.configured import transport_of
+from raftlog.transport.descriptors import raise_file_limit
+from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 
 log = structlog.get_logger(__name__)
-
-EXIT_FAILED = 1
 
 
 def settings_of(config: NodeConfig) -> BrokerSettings:
@@ -54,8 +57,10 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
         advertised_host=own.advertised.host,
         advertised_port=own.advertised.port,
         rack=own.rack,
+        id_generation_force=own.id_generation_force,
         log_dirs=(str(config.directory),),
         request_timeout_ms=own.request_timeout_ms,
+        request_timeout_max_ms=own.request_timeout_max_ms,
         lifecycle=LifecycleSettings(
             heartbeat_interval_ms=own.heartbeat_interval_ms,
             session_timeout_ms=own.session_timeout_ms,
@@ -72,6 +77,7 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
             replica_fetch_max_bytes=own.replica_fetch_max_bytes,
             replica_fetch_response_max_bytes=own.replica_fetch_response_max_bytes,
             replica_fetch_backoff_ms=own.replica_fetch_backoff_ms,
+            request_timeout_max_ms=own.request_timeout_max_ms,
         ),
     )
 
@@ -79,8 +85,7 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
 def _replication(config: NodeConfig, own: BrokerConfig) -> ReplicationSettings:
     reserve_bytes = 0
     if own.log_free_space_reserve_bytes and config.directory.is_dir():
-        disk_bytes = shutil.disk_usage(config.directory).total
-        reserve_bytes = effective_reserve_bytes(own.log_free_space_reserve_bytes, disk_bytes)
+        reserve_bytes = effective_reserve_bytes(own.log_free_space_reserve_bytes, disk_bytes(config.directory))
     return ReplicationSettings(
         replica_socket_timeout_ms=own.replica_socket_timeout_ms, free_space_reserve_bytes=reserve_bytes
     )
@@ -90,24 +95,32 @@ async def run_broker(config: NodeConfig) -> int:
     """Run until a signal, until the broker was replaced, or a fatal error; the exit code. Raises ConfigError at the start."""
     settings = settings_of(config)
     directory = open_directory(config.directory, cluster_id=config.cluster_id, broker_id=config.node_id)
+    raise_file_limit()
     transport = transport_of(config)
     incarnation_id = str(uuid.uuid4())
     node = config.node_id
+    stopping = asyncio.Event()
+    signals = StopSignals(stopping.set)
     try:
-        found = await _identified(config, settings, directory, transport, incarnation_id)
+        found = await _identified(config, settings, directory, transport, incarnation_id, stopping)
+        ended: Exit | FatalError
         if isinstance(found, Exit):
             ended = found
         else:
             node = found.broker_id
-            ended = await _live(config, found, directory, transport, incarnation_id)
+            ended = await _live(config, found, directory, transport, incarnation_id, signals)
     finally:
         await transport.close()
         directory.close()
+    if isinstance(ended, FatalError):
+        code = exit_code(ended)
+        log.critical("stopped by an error", node=node, error=str(ended), **remedy(code))
+        return code
     if ended.clean:
         log.info("broker stopped", node=node, reason=ended.reason)
-        return 0
+        return signals.exit_code
     log.critical("stopped by an error", node=node, error=ended.reason)
-    return EXIT_FAILED
+    return ExitCode.REFUSED
 
 
 async def _identified(
@@ -116,16 +129,13 @@ async def _identified(
     directory: BrokerDirectory,
     transport: Transport,
     incarnation_id: str,
+    stopping: asyncio.Event,
 ) -> BrokerSettings | Exit:
     """The settings with the broker's id, which is in the directory's meta.json by then. Raises ConfigError, StorageError."""
     broker_id = known_id(settings.broker_id, directory.broker_id, settings.log_dirs[0])
     if broker_id != NO_NODE_ID:
         directory.claim(broker_id)
         return replace(settings, broker_id=broker_id)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     why = ["the controller has not answered"]
     http = await _start_waiting_http(config, lambda: (False, f"has no broker id yet: {why[-1]}"))
     try:
@@ -159,11 +169,15 @@ async def _start_waiting_http(config: NodeConfig, ready: Callable[[], tuple[bool
 
 
 async def _live(
-    config: NodeConfig, settings: BrokerSettings, directory: BrokerDirectory, transport: Transport, incarnation_id: str
-) -> Exit:
-    """The broker's life, now that it has an id."""
-    loop = asyncio.get_running_loop()
-    store = open_partition_store(config.directory, loop)
+    config: NodeConfig,
+    settings: BrokerSettings,
+    directory: BrokerDirectory,
+    transport: GrpcTransport,
+    incarnation_id: str,
+    signals: StopSignals,
+) -> Exit | FatalError:
+    """The broker's life, now that it has an id, and what ended it."""
+    store = open_partition_store(config.directory, asyncio.get_running_loop())
     service = BrokerService(
         settings,
         transport,
@@ -172,13 +186,13 @@ async def _live(
         rng=random.Random(),
         store=store,
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        stopwatch=time.perf_counter,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.stop)
+    signals.call(service.stop)
     http: HttpServer | None = None
     try:
         # The ports first: a broker that is about to give up must not begin to register.
-        http = await _start_http(config, settings.broker_id, service)
+        http = await _start_http(config, settings.broker_id, service, transport)
         await service.start(extra_handlers=[_unary_handler(service)])
         log.info(
             "broker started",
@@ -196,28 +210,33 @@ async def _live(
             await http.stop()
 
 
-async def _ended(service: BrokerService) -> Exit:
+async def _ended(service: BrokerService) -> Exit | FatalError:
     try:
         return await service.ended()
     except FatalError as error:
-        return Exit(str(error), clean=False)
+        return error
 
 
 def _unary_handler(service: BrokerService) -> object:
-    async def ask(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse:
-        return await answer(service.requests, request)
+    async def ask(request: broker_pb2.BrokerRequest, peer: str) -> broker_pb2.BrokerResponse:
+        return await answer(service.requests, request, peer)
 
     return unary_handler(broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask)
 
 
-async def _start_http(config: NodeConfig, broker_id: int, service: BrokerService) -> HttpServer | None:
+async def _start_http(
+    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcTransport
+) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
     registry = MetricsRegistry()
+    registry.collect(transport.bounds.metrics)
     add_broker_metrics(registry, service.describe)
     if service.data is not None:
+        space = service.data.space
         add_data_metrics(registry, service.data)
+        add_space_metrics(registry, lambda: (space.free_bytes, space.low))
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

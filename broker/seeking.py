@@ -52,12 +52,13 @@ async def seek_id(
     )
     host, port = settings.advertised_host or bound_host, settings.advertised_port or int(bound_port)
     body = registration_request(settings, process, incarnation_id, host, port)
+    body.id_wanted.force_generation = settings.id_generation_force
     try:
         while seeker.result is None:
             ask = seeker.poll(loop.time())
             if ask is not None:
                 await _ask(client, settings.cluster_id, body, ask, seeker)
-                on_wait(seeker.last_error)
+                on_wait(seeker.waits_for)
             if stopping.is_set():
                 seeker.stop()
             elif seeker.next_deadline != NEVER:
@@ -80,13 +81,17 @@ async def _ask(
     body.id_wanted.asking_for_ms = ask.asking_for_ms
     request = controller_pb2.ControllerRequest(cluster_id=cluster_id)
     request.register_broker.CopyFrom(body)
+    remaining_s: float | None = None
     try:
-        reply = checked(await client.send(request, ASK_TIMEOUT_S)).register_broker
+        response = await client.send(request, ASK_TIMEOUT_S)
+        if response.HasField("awaited_id"):
+            remaining_s = response.awaited_id.remaining_ms / 1000
+        reply = checked(response).register_broker
     except ApiError as error:
         # Once for each new reason: who waits for a session to end asks every second.
         if str(error) != seeker.last_error:
-            log.warning("no broker id yet", error=str(error))
-        seeker.failed(error, asyncio.get_running_loop().time())
+            log.warning("no broker id yet", error=str(error), remaining_s=remaining_s)
+        seeker.failed(error, asyncio.get_running_loop().time(), awaited_s=remaining_s)
         return
     source = controller_pb2.BrokerIdSource.Name(reply.id_source).removeprefix("BROKER_ID_").lower()
     seeker.answered(reply.broker_id, source, reply.id_reason)

@@ -18,6 +18,7 @@ from broker.follower import FollowerEvents, MetadataFollower
 from broker.lifecycle import NEVER, Exit, Lifecycle
 from broker.membership import Membership
 from broker.partition.events import StandingChanged
+from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
 from broker.read_gate import ReadGate
 from broker.read_lease import ReadLease
 from broker.replication.data_plane import DataPlane
@@ -33,8 +34,15 @@ from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptor, Conversation, Listener, Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wording import counted
 
 log = structlog.get_logger(__name__)
+
+
+_ALSO = {
+    NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",
+    LOW_SPACE: "low on space, led partitions that refuse producers",
+}
 
 
 class BrokerService:
@@ -44,7 +52,7 @@ class BrokerService:
     in order (controlled shutdown) and makes ``run`` return.
 
     ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it, after this. None: the broker keeps
-    no partitions. ``wall_clock_ms`` stamps the records that it is given.
+    no partitions. ``wall_clock_ms`` stamps the records that it is given. ``stopwatch``: seconds that go on within a turn of the loop.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class BrokerService:
         rng: random.Random,
         store: PartitionStore | None = None,
         wall_clock_ms: Callable[[], int] = lambda: 0,
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -114,6 +123,7 @@ class BrokerService:
             self._lease,
             max_parked=settings.max_parked_reads,
             default_timeout_ms=settings.request_timeout_ms,
+            max_timeout_ms=settings.request_timeout_max_ms,
         )
         self.requests = RequestServer(
             self._view,
@@ -125,6 +135,8 @@ class BrokerService:
             describe=self.describe,
             versions=ApiVersions(self._view, settings.features),
             data=self.data,
+            request_timeout_max_ms=settings.request_timeout_max_ms,
+            stopwatch=stopwatch,
         )
 
     # --- from outside -------------------------------------------------------------------------------------------------
@@ -204,9 +216,19 @@ class BrokerService:
         return ""
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it serves, and what it is or why not."""
+        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata says that it does.
+
+        Not ready with partitions that it should lead and does not: who restarts brokers one by one must not go on. What passes by
+        itself, or leaves reads, is only said.
+        """
         why = self.why_fenced()
-        return not why, why or f"serving up to offset {self._view.applied}"
+        if why or self.data is None or not self.data.recovered:
+            return not why, why or f"serving up to offset {self._view.applied}"
+        counts, example = self.data.unserved()
+        if counts[LOG_AHEAD]:
+            return False, f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says so: {example}"
+        also = "".join(f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason])
+        return True, f"serving up to offset {self._view.applied}{also}"
 
     def status(self) -> dict[str, object]:
         """What a person looks at first."""
@@ -258,7 +280,7 @@ class BrokerService:
         """What this broker knows of itself: asked before each step of the data plane."""
         why = self.why_fenced()
         serve_until = self._lifecycle.serve_until if not why else -NEVER
-        return StandingChanged(self._lifecycle.epoch, serve_until, why)
+        return StandingChanged(self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from)
 
     def _lease_wanted(self) -> None:
         self._lifecycle.hasten(self._loop.time())
@@ -273,6 +295,10 @@ class BrokerService:
         self._lifecycle.generation_changed(self._loop.time())
         message = f"the log was replaced by generation {self._view.generation}"
         self.requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
+        if self.data is not None:
+            # Before it is registered again: the old log's image is as new as any, and says nothing about this one.
+            self._shown = self._view.tip
+            self.data.image_moved(self._shown, self._view.changes.take())
         self._membership.pump()
 
     def _failed(self, error: FatalError) -> None:

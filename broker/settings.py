@@ -51,6 +51,11 @@ class LifecycleSettings:
         if wrong:
             raise ConfigError("; ".join(wrong))
 
+    @property
+    def answer_within_ms(self) -> int:
+        """How long a heartbeat is waited for: a link that says nothing is given up in time to try another one within the session."""
+        return min(self.heartbeat_interval_ms, max(1, (self.session_timeout_ms - self.heartbeat_interval_ms) // 3))
+
     def misfit(self, controllers_session_timeout_ms: int) -> str:
         """What is wrong with these times under the session timeout that the controllers really go by (0: not known); empty: nothing."""
         session_ms = controllers_session_timeout_ms
@@ -93,10 +98,14 @@ class BrokerSettings:
     advertised_host: str = ""
     advertised_port: int = 0
     rack: str = ""
+    id_generation_force: bool = False
+    """Without an id, and without one of its host: a new one at once, whoever is absent."""
     log_dirs: tuple[str, ...] = ()
     features: tuple[tuple[str, int, int], ...] = SUPPORTED_FEATURES
     request_timeout_ms: int = 30_000
     """request.timeout.ms: of a request that names none."""
+    request_timeout_max_ms: int = 300_000
+    """request.timeout.max.ms: a request that names a longer timeout has this one."""
     max_parked_reads: int = 10_000
     """Reads that may wait for an image at a time; more are refused."""
     image_max_bytes: int = 256 << 20

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from broker.partition.events import Effect, Event
+from broker.partition.unserved import Unserved
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -27,6 +28,9 @@ class PartitionReplicas(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Gauges and counts by Kafka's metric names (UnderReplicatedPartitions, IsrShrinks, and so on). O(1)."""
+
+    def unserved(self, now: float, *, low_space: bool) -> Unserved:
+        """What the metadata says is led here and cannot be used, by reason. O(1)."""
 
     def end_offset(self, key: PartitionKey) -> int:
         """Of a replica here, what is not flushed included; -1: none here."""

@@ -36,7 +36,7 @@ def _describe(host: Host, key: PartitionKey) -> pb.LedPartition:
     replica = host.replicas.get(key)
     leader = replica.role if replica is not None else None
     if not isinstance(leader, Leader):
-        described.error_code = host.not_here(key)[0]
+        described.error_code, described.error_message = host.not_here(key)
         return described
     state = leader.isr.state
     described.leader_epoch, described.partition_epoch = leader.epoch, state.partition_epoch

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import ConfigKey, Image
@@ -58,29 +58,47 @@ class StandingChanged:
 
     ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image that shows this very epoch, which
     is newer than anything an earlier life has done. ``serve_until``: when it has to take itself for fenced if nothing is heard
-    before; -inf: it is fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text.
+    before; -inf: it is fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text. ``shown_from``: the
+    offset that the registration was decided on; an image below it gives no roles and deletes nothing, though it shows this epoch.
     """
 
     broker_epoch: int
     serve_until: float
     why: str = ""
+    shown_from: int = -1
+
+
+class Client(NamedTuple):
+    """Who asks: what waits for a link goes with it, and all links of one peer share its places."""
+
+    peer: Hashable
+    link: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceReceived:
-    """``timestamp_ms``: wall clock, for the batches made of it. Answered by AnswerProduce, exactly once."""
+    """``timestamp_ms``: wall clock, for the batches made of it. Answered by AnswerProduce, once, unless its client goes before."""
 
     request: pb.ProduceRequest
     timestamp_ms: int
     reply_to: Any
+    client: Client | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReceived:
-    """Of a consumer. Answered by AnswerFetch, exactly once."""
+    """Of a consumer. Answered by AnswerFetch, once, unless its client goes before."""
 
     request: pb.FetchRequest
     reply_to: Any
+    client: Client | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientClosed:
+    """The link of a client is gone: nobody waits for what is parked for it."""
+
+    client: Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,7 @@ Event = (
     | StandingChanged
     | ProduceReceived
     | FetchReceived
+    | ClientClosed
     | ReplicaFetchReceived
     | SessionClosed
     | LinkOpened

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from broker.partition.clients import WaitingOfClients
 from broker.partition.deadlines import Timer
-from broker.partition.events import AnswerFetch, FetchReceived, Read
+from broker.partition.events import AnswerFetch, Client, FetchReceived, Read
 from broker.partition.host import Host
 from broker.partition.leader import Leader
 from broker.partition.produces import leader_of
@@ -19,7 +20,7 @@ class Fetches:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.parked = 0
+        self.waiting: WaitingOfClients[ParkedFetch] = WaitingOfClients(host.settings.max_parked_fetches)
         self._numbers = 0
 
     def received(self, event: FetchReceived) -> None:
@@ -28,11 +29,16 @@ class Fetches:
         self._numbers += 1
         fetch = ParkedFetch(self, event, self._numbers)
         urgent = request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.partitions
-        full = self.parked >= self.host.settings.max_parked_fetches
+        full = not self.waiting.has_room(event.client)
         if not self.host.serves or urgent or full or fetch.has_news():
             fetch.answer()
         else:
             fetch.park()
+
+    def client_closed(self, client: Client) -> None:
+        """Its parked fetches are over."""
+        for fetch in self.waiting.of(client):
+            fetch.abandon()
 
     def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """The first offset, or the one behind the last committed record."""
@@ -76,10 +82,16 @@ class ParkedFetch:
     def park(self) -> None:
         """Wait for a high watermark to move, for a leader to resign, or for the time."""
         host = self._fetches.host
-        self._fetches.parked += 1
+        self._fetches.waiting.add(self._event.client, self)
         for leader in self._offsets:
             leader.waiting[self._number] = self
-        self._timer = host.deadlines.at(host.now + self._event.request.max_wait_ms / 1000, self.answer)
+        wait_ms = min(self._event.request.max_wait_ms, host.settings.request_timeout_max_ms)
+        self._timer = host.deadlines.at(host.now + wait_ms / 1000, self.answer)
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        if not self._answered:
+            self._over()
 
     def committed(self, leader: Leader, high_watermark: int) -> None:
         """A high watermark has moved."""
@@ -90,18 +102,21 @@ class ParkedFetch:
         """With whatever there is now; once."""
         if self._answered:
             return
-        self._answered = True
+        self._over()
         host = self._fetches.host
-        if self._timer is not None:
-            host.deadlines.cancel(self._timer)
-            self._fetches.parked -= 1
-        for leader in self._offsets:
-            leader.waiting.pop(self._number, None)
         request, reads = self._event.request, list[Read]()
         response = pb.FetchResponse(
             partitions=[self._result(asked, index, reads) for index, asked in enumerate(request.partitions)]
         )
         host.out.append(AnswerFetch(self._event.reply_to, response, tuple(reads), request.max_bytes or _NO_LIMIT))
+
+    def _over(self) -> None:
+        self._answered = True
+        if self._timer is not None:
+            self._fetches.host.deadlines.cancel(self._timer)
+            self._fetches.waiting.remove(self._event.client, self)
+        for leader in self._offsets:
+            leader.waiting.pop(self._number, None)
 
     def _result(self, asked: pb.FetchPartition, index: int, reads: list[Read]) -> pb.FetchPartitionResult:
         host, key = self._fetches.host, (asked.topic_id, asked.partition_index)

@@ -31,12 +31,15 @@ class Host:
         self.deadlines = Deadlines()
         self.image = Image()
         self.broker_epoch = -1
+        self.shown_from = -1
         self.serve_until = float("-inf")
         self.why_fenced = "not registered yet"
         self.registered = False
         """Whether the image shows the current registration: only then it is newer than all this broker has done in lives before."""
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
+        self.not_led: dict[PartitionKey, str] = {}
+        """Partitions that the image says are led here, and that are not, with the reason."""
         self.gauges: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._dirty: dict[PartitionKey, Replica] = {}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DATA_RECORD_TYPE = 1
 GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount",
           "ReassigningPartitions")  # fmt: skip
+UNKNOWN_HIGH_WATERMARK = "UnknownHighWatermark"
+_MEASURED = (*GAUGES, UNKNOWN_HIGH_WATERMARK)
 
 
 class Leader:
@@ -63,7 +65,7 @@ class Leader:
         # Made when somebody waits: most partitions are idle, and there may be very many.
         self._for_flush: deque[Pending] | None = None
         self._for_commit: deque[Pending] | None = None
-        self._gauges = (False,) * len(GAUGES)
+        self._gauges = (False,) * len(_MEASURED)
         self.min_isr = 1
         self.max_message_bytes = 1
         self.isr = LeaderIsr(self, partition)
@@ -187,6 +189,7 @@ class Leader:
         for position in self.positions.values():
             position.high_watermark_moved(end)
         if was_unknown:
+            self._set_gauges(self._measure())
             self.isr.consider()
 
     # --- the end of the role ------------------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ class Leader:
     def resign(self) -> None:
         """This broker leads this epoch no more: tell everybody who waits."""
         self.isr.close()
-        self._set_gauges((False,) * len(GAUGES))
+        self._set_gauges((False,) * len(_MEASURED))
         code, message = self.host.not_here(self.replica.key)
         current = self.host.current_leader(self.replica.key)
         if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
@@ -224,10 +227,11 @@ class Leader:
             in_sync < self.min_isr,
             in_sync == self.min_isr,
             bool(partition.adding_replicas or partition.removing_replicas),
+            self.high_watermark < 0,
         )
 
     def _set_gauges(self, measured: tuple[bool, ...]) -> None:
         gauges = self.host.gauges
-        for name, old, new in zip(GAUGES, self._gauges, measured, strict=True):
+        for name, old, new in zip(_MEASURED, self._gauges, measured, strict=True):
             gauges[name] += new - old
         self._gauges = measured

@@ -9,6 +9,7 @@ from broker.partition.describe import describe_led
 from broker.partition.events import (
     AlterPartitionAnswered,
     AlterPartitionFailed,
+    ClientClosed,
     Effect,
     Event,
     FetchReceived,
@@ -32,6 +33,7 @@ from broker.partition.produces import Produces
 from broker.partition.roles import Roles
 from broker.partition.sessions import Sessions
 from broker.partition.settings import PartitionSettings
+from broker.partition.unserved import Unserved, unserved
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -54,6 +56,7 @@ class Partitions:
             StandingChanged: self._standing_changed,
             ProduceReceived: self._produces.received,
             FetchReceived: self._fetches.received,
+            ClientClosed: self._client_closed,
             ReplicaFetchReceived: self._sessions.received,
             SessionClosed: self._session_closed,
             LinkOpened: self._link_opened,
@@ -96,10 +99,15 @@ class Partitions:
     def counters(self) -> dict[str, int]:
         """Gauges and counts by Kafka's metric names. O(1)."""
         host = self._host
-        found = {"PartitionCount": len(host.replicas), "OfflineReplicaCount": host.gauges["OfflineReplicaCount"]}
+        found = {"PartitionCount": len(host.replicas), "OfflineReplicaCount": len(host.not_led)}
         found.update((name, host.gauges[name]) for name in GAUGES)
         found.update((name, host.counts[name]) for name in COUNTS)
         return found
+
+    def unserved(self, now: float, *, low_space: bool) -> Unserved:
+        """What the metadata says is led here and cannot be used. O(1)."""
+        self._host.now = now
+        return unserved(self._host, low_space=low_space)
 
     def end_offset(self, key: PartitionKey) -> int:
         """Of a replica here, what is not flushed included; -1: none here."""
@@ -122,11 +130,14 @@ class Partitions:
     def _standing_changed(self, event: StandingChanged) -> None:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
-        if event.broker_epoch != host.broker_epoch:
+        if (event.broker_epoch, event.shown_from) != (host.broker_epoch, host.shown_from):
             # What was vouched for under one epoch is not what another vouches for: the roles end, whichever comes first, this or the image.
-            host.broker_epoch = event.broker_epoch
-            self._sessions.forget_epochs()
+            host.broker_epoch, host.shown_from = event.broker_epoch, event.shown_from
             self._roles.reconsider(None)
+
+    def _client_closed(self, event: ClientClosed) -> None:
+        self._produces.client_closed(event.client)
+        self._fetches.client_closed(event.client)
 
     def _session_closed(self, event: SessionClosed) -> None:
         self._sessions.closed(event.session)

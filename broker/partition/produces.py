@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from broker.partition.clients import WaitingOfClients
 from broker.partition.deadlines import Timer
-from broker.partition.events import AnswerProduce, ProduceReceived
+from broker.partition.events import AnswerProduce, Client, ProduceReceived
 from broker.partition.host import Host
 from broker.partition.leader import Leader
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.resource_limits import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 ALL, LEADER, NOBODY = -1, 1, 0
@@ -19,14 +21,13 @@ class Produces:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.pending = 0
-        """Requests that wait."""
+        self.waiting: WaitingOfClients[_Produce] = WaitingOfClients(host.settings.max_pending_produces)
 
     def received(self, event: ProduceReceived) -> None:
         """Append what can be appended, and answer at once or when it is done."""
         request = event.request
         produce = _Produce(self, request, event)
-        refusal = self._refusal(request)
+        refusal = self._refusal(request, event.client)
         for index, data in enumerate(request.partitions):
             try:
                 if refusal is not None:
@@ -37,7 +38,12 @@ class Produces:
                 produce.refused(index, error)
         produce.begin(request.timeout_ms)
 
-    def _refusal(self, request: pb.ProduceRequest) -> ApiError | None:
+    def client_closed(self, client: Client) -> None:
+        """Nobody waits for its answers any more; what is appended stays."""
+        for produce in self.waiting.of(client):
+            produce.abandon()
+
+    def _refusal(self, request: pb.ProduceRequest, client: Client | None) -> ApiError | None:
         """What is wrong with all of it."""
         if not self.host.serves:
             return ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
@@ -45,8 +51,13 @@ class Produces:
             return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is none of -1, 0, 1", field="acks")
         if request.timeout_ms < 0:
             return ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="timeout_ms")
-        if self.pending >= self.host.settings.max_pending_produces:
-            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{self.pending} produce requests are waiting already")
+        count = sum(len(data.records) for data in request.partitions)
+        if count > PRODUCE_MAX_RECORDS:
+            message = f"{count} records are more than the {PRODUCE_MAX_RECORDS} of one request"
+            return ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="partitions")
+        if not self.waiting.has_room(client):
+            message = f"{self.waiting.count} produce requests are waiting already"
+            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
         return None
 
     def _append(
@@ -145,6 +156,7 @@ class _Produce:
         # Not the request itself: its records are in the log, and very many may wait.
         self._keys = [(data.topic_id, data.partition_index) for data in request.partitions]
         self._reply_to = event.reply_to
+        self._client = event.client
         self._results: list[pb.ProducePartitionResult | None] = [None] * len(request.partitions)
         self._left = len(request.partitions)
         self._appended: list[Pending | None] = [None] * len(request.partitions)
@@ -170,9 +182,19 @@ class _Produce:
         if self._left == 0:
             self._answer()
             return
-        self._produces.pending += 1
+        self._produces.waiting.add(self._client, self)
         host = self._produces.host
+        timeout_ms = min(timeout_ms, host.settings.request_timeout_max_ms)
         self._timer = host.deadlines.at(host.now + timeout_ms / 1000, self._timed_out)
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        self.ended = True
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        self._produces.waiting.remove(self._client, self)
+        self._produces.host.deadlines.cancel(self._timer)
 
     def ended_one(self, index: int, result: pb.ProducePartitionResult) -> None:
         if self.ended or self._results[index] is not None:
@@ -181,8 +203,7 @@ class _Produce:
         self._results[index] = result
         self._left -= 1
         if self._begun and self._left == 0:
-            self._produces.pending -= 1
-            self._produces.host.deadlines.cancel(self._timer)
+            self._stop_waiting()
             self._answer()
 
     def _timed_out(self) -> None:

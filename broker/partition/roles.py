@@ -36,7 +36,8 @@ class Roles:
         """The image or the standing of this broker is another one."""
         host = self._host
         registration = host.broker(host.broker_id)
-        registered = registration is not None and registration.epoch == host.broker_epoch
+        current = registration is not None and registration.epoch == host.broker_epoch
+        registered = current and host.image.offset >= host.shown_from
         if registered and (changes is None or not host.registered):
             held: Iterable[PartitionKey] = host.image.replicas_of.get(host.broker_id) or ()
             keys = sorted({*held, *host.replicas})
@@ -98,7 +99,7 @@ class Roles:
             replica.offline = (
                 f"the log has records of leader epoch {replica.last_epoch}, the metadata is at {partition.leader_epoch}"
             )
-            host.gauges["OfflineReplicaCount"] += 1
+            host.not_led[replica.key] = replica.offline
             host.note("can't lead", partition=replica.key[0].hex(), index=replica.key[1], why=replica.offline)
             return
         leader = Leader(host, replica, partition, self._isr_updates)
@@ -119,7 +120,7 @@ class Roles:
         role, replica.role = replica.role, None
         if replica.offline:
             replica.offline = ""
-            self._host.gauges["OfflineReplicaCount"] -= 1
+            del self._host.not_led[replica.key]
         if isinstance(role, Leader):
             role.resign()
         elif isinstance(role, Follower):

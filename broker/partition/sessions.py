@@ -9,6 +9,7 @@ from broker.partition.host import Host
 from broker.partition.leader import Leader
 from broker.partition.session import Session
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
@@ -25,8 +26,6 @@ class Sessions:
         self.touched: dict[int, Session] = {}
         """Sessions to look at when the step ends, by number."""
         self._numbers = 0
-        self._epochs: dict[int, int] = {}
-        """The highest broker epoch that each broker has fetched with, of those that the image knows."""
 
     def received(self, event: ReplicaFetchReceived) -> None:
         """A follower fetches."""
@@ -40,10 +39,6 @@ class Sessions:
             session.refuse(event.request, error)
         else:
             session.fetch(event.request)
-
-    def forget_epochs(self) -> None:
-        """This broker has registered anew: if the log of the metadata was restored, epochs have begun lower again."""
-        self._epochs.clear()
 
     def closed(self, id_: Hashable) -> None:
         """A link is gone."""
@@ -69,6 +64,7 @@ class Sessions:
         host, state = self.host, request.replica_state
         if request.cluster_id != host.settings.cluster_id:
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this broker is of cluster {host.settings.cluster_id!r}")
+        check_limits(request)
         if request.leader_id != host.broker_id:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this is broker {host.broker_id}")
         if not host.serves:
@@ -76,15 +72,23 @@ class Sessions:
         self._check_epoch(state.replica_id, state.replica_epoch)
 
     def _check_epoch(self, replica_id: int, epoch: int) -> None:
-        """Refuse what an incarnation says that is known to be over (KIP-903)."""
+        """Refuse every epoch but the one that the image shows (KIP-903).
+
+        A fetch proves nothing about an epoch. [One names an epoch that nobody was given; taken for the follower's newest, it would
+        refuse the true follower from then on.] A true follower whose registration this broker has not applied yet asks again.
+        """
         if epoch == NO_EPOCH and not supports_replica_epochs(self.host.image.features):
             return
         registered = self.host.broker(replica_id)
-        known = max(self._epochs.get(replica_id, NO_EPOCH), NO_EPOCH if registered is None else registered.epoch)
+        known = NO_EPOCH if registered is None else registered.epoch
         if epoch < max(known, 0):
             self.host.counts["StaleReplicaEpochs"] += 1
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH, f"broker {replica_id} of epoch {epoch} is over: {known} is known here"
             )
-        if registered is not None:
-            self._epochs[replica_id] = epoch
+        if epoch > known:
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {replica_id} of epoch {epoch} is not known here yet: "
+                + ("no registration is" if registered is None else f"{known} is"),
+            )

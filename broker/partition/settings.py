@@ -31,5 +31,7 @@ class PartitionSettings:
     """Produce requests that wait for replicas or the disk; more are refused."""
     max_parked_fetches: int = 10_000
     """Consumer fetches that wait for records; more are answered at once."""
+    request_timeout_max_ms: int = 300_000
+    """request.timeout.max.ms: what waits with a longer timeout has this one."""
     max_partitions_per_message: int = 5_000
     """Of a replica fetch, its answer, or an AlterPartition request; the rest goes into the next one."""

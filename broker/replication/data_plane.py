@@ -17,6 +17,7 @@ import structlog
 
 from broker.partition import events as ev
 from broker.partition.api import PartitionReplicas
+from broker.partition.unserved import Unserved
 from broker.replication.figures import Figures
 from broker.replication.follower_sessions import FollowerSessions
 from broker.replication.leader_links import LeaderLinks
@@ -134,12 +135,16 @@ class DataPlane:
         """The broker's newest image."""
         self.step(ev.ImageMoved(image, changes))
 
-    def request(self, request: broker_pb2.BrokerRequest, answer: Answer) -> None:
+    def client_closed(self, client: ev.Client) -> None:
+        """Nobody waits for what is parked for it."""
+        self.step(ev.ClientClosed(client))
+
+    def request(self, request: broker_pb2.BrokerRequest, answer: Answer, client: ev.Client | None = None) -> None:
         """One request of a client with one of ``BODIES``. Raises ApiError."""
         replicas = self._served()
         body = request.WhichOneof("body")
         if body == "fetch":
-            self.step(ev.FetchReceived(request.fetch, answer))
+            self.step(ev.FetchReceived(request.fetch, answer, client))
         elif body == "list_offsets":
             self._stand()
             answer(list_offsets=replicas.list_offsets(request.list_offsets, self._loop.time()))
@@ -147,13 +152,19 @@ class DataPlane:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.refusal)
         else:
             self.figures.produce_requests += 1
-            self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), (answer, self._loop.time())))
+            reply_to = (answer, self._loop.time())
+            self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), reply_to, client))
 
     def describe_led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
         """The ISRs of what this broker leads (KIP-24). Raises ApiError."""
         replicas = self._served()
         self._stand()
         return led_page(replicas, request, self._loop.time())
+
+    def unserved(self) -> Unserved:
+        """Partitions that this broker leads by the metadata and that cannot be used."""
+        self._stand()
+        return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 
     def close(self) -> None:
         """Stop, telling nobody. The store stays open. Idempotent."""

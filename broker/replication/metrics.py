@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from broker.replication.data_plane import DataPlane
 from raftlog.observability.registry import MetricsRegistry, gauge
@@ -53,6 +53,14 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
             yield CounterMetricFamily(kafka, _COUNTERS[name], value=value)
         else:
             yield gauge(kafka, name, value)
+    not_served = GaugeMetricFamily(
+        "raftlog_partitions_not_served",
+        "Partitions that the metadata says are led here and that cannot be used, by reason.",
+        labels=["reason"],
+    )
+    for reason, count in plane.unserved().counts.items():
+        not_served.add_metric([reason], count)
+    yield not_served
     figures = plane.figures
     topics = "kafka_server_broker_topic_metrics"
     yield CounterMetricFamily(f"{topics}_bytes_in", "Bytes of batches appended here.", value=figures.bytes_in)
@@ -63,9 +71,6 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         f"{topics}_total_produce_requests", "Produce requests taken.", value=figures.produce_requests
-    )
-    yield gauge(
-        "raftlog_low_on_space", "1 if the disk is below its free-space reserve: produce is refused.", plane.space.low
     )
 
 

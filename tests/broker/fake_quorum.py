@@ -36,11 +36,16 @@ class Quorum:
         self.lao = -1
         self.hold_lao = False
         self.read_lease_ms = 6_000
+        self.registration_says_ms = self.heartbeats_say_ms = 0  # The controllers' session timeout; 0: not known.
+        self.records_max: int | None = None  # In an answer.
+        self.fetches: list[pb.MetadataFetchRequest] = []
         self.stale: set[int] = set()
         self.deaf_to_heartbeats = False
+        self.heartbeat_delay_s = 0.0  # Of answers.
         self.heartbeat_epoch: int | None = None  # what heartbeats are answered under, if not the real one
         self.applied: dict[int, int] = {}
         self.told: dict[int, int] = {}
+        self.registrations: list[pb.RegisterBrokerRequest] = []
         self.heartbeats: list[pb.BrokerHeartbeatRequest] = []
         self.writes: list[pb.ControllerRequest] = []
         self.parked: dict[Link, pb.MetadataFetchRequest] = {}
@@ -111,6 +116,7 @@ class Quorum:
         error = None
         if fetch.generation not in (-1, self.generation):
             error = common_pb2.Error(error_code=ErrorCode.INCONSISTENT_GENERATION)
+        until = None if self.records_max is None else fetch.fetch_offset + self.records_max
         link.send(
             pb.MetadataFetchResponse(
                 error=error,
@@ -119,7 +125,7 @@ class Quorum:
                 generation=self.generation,
                 high_watermark=self.log.end,
                 lowest_acknowledged_offset=self.lao,
-                records=b"" if error else self.log.since(fetch.fetch_offset),
+                records=b"" if error else self.log.since(fetch.fetch_offset, until),
                 cluster_id=CLUSTER,
             )
         )
@@ -153,13 +159,17 @@ class Node:
                 if response is not None:
                     response.correlation_id = message.correlation_id
                     response.controller_epoch = self.quorum.log.epoch
-                    link.send(response)
+                    if response.HasField("broker_heartbeat") and self.quorum.heartbeat_delay_s:
+                        asyncio.get_running_loop().call_later(self.quorum.heartbeat_delay_s, link.send, response)
+                    else:
+                        link.send(response)
 
     def fetch(self, link: Link, fetch: pb.MetadataFetchRequest) -> None:
         quorum = self.quorum
         if quorum.leader != self.host:
             link.send(quorum.not_leading(pb.MetadataFetchResponse(cluster_id=CLUSTER)))
             return
+        quorum.fetches.append(fetch)
         quorum.parked[link] = fetch
         quorum.report(
             fetch.replica_id,
@@ -198,6 +208,7 @@ class Node:
 
     def register(self, request: pb.RegisterBrokerRequest) -> pb.ControllerResponse:
         quorum = self.quorum
+        quorum.registrations.append(request)
         current = quorum.registration(request.broker_id)
         if current is not None and current.incarnation_id == request.incarnation_id:
             epoch = current.epoch
@@ -208,7 +219,11 @@ class Node:
             quorum.applied.pop(request.broker_id, None)
             quorum.release()
         return pb.ControllerResponse(
-            register_broker=pb.RegisterBrokerResponse(broker_id=request.broker_id, broker_epoch=epoch)
+            register_broker=pb.RegisterBrokerResponse(
+                broker_id=request.broker_id,
+                broker_epoch=epoch,
+                broker_session_timeout_ms=quorum.registration_says_ms,
+            )
         )
 
     def heartbeat(self, request: pb.BrokerHeartbeatRequest) -> pb.ControllerResponse:
@@ -230,6 +245,7 @@ class Node:
         return pb.ControllerResponse(
             broker_heartbeat=pb.BrokerHeartbeatResponse(
                 should_shut_down=request.want_shut_down,
+                broker_session_timeout_ms=quorum.heartbeats_say_ms,
                 lowest_acknowledged_offset=quorum.lao,
                 controller_epoch=quorum.log.epoch if quorum.heartbeat_epoch is None else quorum.heartbeat_epoch,
                 read_lease_ms=quorum.read_lease_ms if request.want_read_lease else 0,

@@ -85,13 +85,26 @@ def config_file(tmp_path: Path, **more: str) -> Path:
 
 
 def test_settings_come_from_the_nodes_configuration(tmp_path: Path) -> None:
-    path = config_file(tmp_path, **{"broker.rack": '"r1"', "broker.session.timeout.ms": "6000"})
+    times = {
+        "broker.heartbeat.interval.ms": "1500",
+        "broker.session.timeout.ms": "6000",
+        "broker.fencing.timeout.ms": "7000",
+        "initial.broker.registration.timeout.ms": "5000",
+        "controlled.shutdown.timeout.ms": "4000",
+    }
+    path = config_file(tmp_path, **{"broker.rack": '"r1"', **times})
     settings = settings_of(load_config(path))
     assert (settings.broker_id, settings.cluster_id, settings.rack) == (4, CLUSTER, "r1")
     assert settings.controllers == ("127.0.0.1:1", "127.0.0.1:2")
     assert settings.listen == "127.0.0.1:0"
     assert settings.log_dirs == (str(tmp_path / "b4"),)
-    assert settings.lifecycle == LifecycleSettings(session_timeout_ms=6000)
+    assert settings.lifecycle == LifecycleSettings(
+        heartbeat_interval_ms=1500,
+        session_timeout_ms=6000,
+        fencing_timeout_ms=7000,
+        registration_timeout_ms=5000,
+        shutdown_timeout_ms=4000,
+    )
 
 
 async def test_a_broker_without_controllers_ends_with_an_exit_code(tmp_path: Path, directory: Path) -> None:

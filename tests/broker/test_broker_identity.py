@@ -186,3 +186,18 @@ async def test_who_cannot_listen_does_not_ask() -> None:
     finally:
         await first.close()
         await second.close()
+
+
+def test_told_to_wait_it_waits_longer_than_it_would_try_to_register() -> None:
+    error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2 is absent", field="broker_id")
+    seeker = IdSeeker(timeout_ms=2000, retry_backoff_min_ms=100, rng=random.Random(1), now=0.0)
+    for second in range(30):
+        assert seeker.poll(second) is not None
+        seeker.failed(error, second, awaited_s=600.0 - second)
+        assert "2 is absent" in seeker.waits_for
+        assert f"at the most {600 - second} s more" in seeker.waits_for
+    seeker.failed(ApiError(ErrorCode.NETWORK_EXCEPTION, "nobody there"), 29.5)
+    assert "s more" not in seeker.waits_for
+    assert seeker.poll(31.1) is None
+    assert isinstance(seeker.result, Exit)
+    assert "nobody there" in seeker.result.reason

@@ -293,6 +293,35 @@ def test_another_generation_is_registered_in_anew() -> None:
     assert life.poll() == Register(EPOCH)
 
 
+def test_in_another_generation_the_same_registration_counts_only_from_where_it_was_decided_on() -> None:
+    life = Life().active()
+    life.advance()
+    life.it.generation_changed(life.now)
+    life.ok()
+    assert life.poll() == Register(EPOCH)
+    life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 50)
+    assert life.it.shown_from == EPOCH + 50
+    assert isinstance(life.poll(), Heartbeat)
+    life.ok()
+    # The new log is read from its beginning: there stands this registration, fenced, unfenced, even gone.
+    for offset, fields in ((EPOCH, {}), (EPOCH + 1, {"fenced": False}), (EPOCH + 49, {"gone": True})):
+        life.image(offset, **fields)
+        assert life.it.exit is None
+        assert life.it.state is State.INACTIVE
+        assert life.it.why_fenced(life.now)
+    life.image(EPOCH + 50, fenced=False)
+    assert life.it.state is State.ACTIVE
+    assert life.it.why_fenced(life.now) == ""
+    assert isinstance(life.poll(), Heartbeat), "that it has come so far is told at once"
+
+
+def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch() -> None:
+    life = Life()
+    assert isinstance(life.poll(), Register)
+    life.it.registered(EPOCH, life.now, metadata_offset=0)
+    assert life.it.shown_from == EPOCH
+
+
 def test_controlled_shutdown() -> None:
     life = Life().active()
     life.it.stop(life.now)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
+from structlog.testing import capture_logs
 
 from broker.settings import LifecycleSettings
 from broker.unary_reply import answer
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.image import Image
+from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -91,7 +95,10 @@ def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> N
             cluster.quorum.release()
             await asyncio.sleep(0.05)
         at_b = cluster.quorum.log.last - 2
-        assert names(await cluster.client(broker).read(topics())) == []
+        response = await cluster.client(broker).read(topics())
+        assert names(response) == []
+        token = response.token
+        assert (token.generation, token.offset, token.epoch) == (0, cluster.quorum.lao, cluster.quorum.log.epoch)
         assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
         client = cluster.client(broker)
         client.see(common_pb2.MetadataToken(generation=0, epoch=cluster.quorum.log.epoch, offset=at_b))
@@ -108,6 +115,144 @@ def test_the_next_fetch_is_the_acknowledgement() -> None:
         await cluster.until(lambda: cluster.quorum.lao >= offset)
         await cluster.until(lambda: min(cluster.quorum.told.values()) >= offset)
         assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
+
+    on_cluster(test)
+
+
+def test_each_fetch_says_what_has_been_applied() -> None:
+    """Not what precedes the high watermark: that much may be on its way."""
+
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        fetches = cluster.quorum.fetches
+        for value in range(3):
+            offset = cluster.quorum.commit(
+                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)), rec.NoOpRecord()
+            )
+            await cluster.until(lambda offset=offset: broker.image.offset == offset)
+            await cluster.until(lambda offset=offset: fetches[-1].applied_offset == offset)
+        for fetch in fetches:
+            assert fetch.applied_offset == fetch.fetch_offset - 1, "what it asks for follows what it has applied"
+        # Records come in parts: the first part is applied and said while the high watermark is far above it.
+        cluster.quorum.records_max = 1
+        begun = len(fetches)
+        for _ in range(3):
+            cluster.quorum.log.append(rec.NoOpRecord())
+        end = cluster.quorum.commit(rec.NoOpRecord())
+        await cluster.until(lambda: broker.image.offset == end)
+        said = [fetch.applied_offset for fetch in fetches[begun:]]
+        assert sorted(set(said)) == [end - 3, end - 2, end - 1, end]
+
+    on_cluster(test)
+
+
+def test_what_a_broker_says_of_itself() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        quorum = cluster.quorum
+        (registered,) = quorum.registrations
+        assert (registered.broker_id, registered.incarnation_id, registered.registration_version) == (1, "i-1", 1)
+        proof = registered.process
+        assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == ("boot", "dir-1", 1, 2)
+        offset = quorum.commit(rec.NoOpRecord())
+        await cluster.until(lambda: broker.image.offset == quorum.lao == offset)
+        said = len(quorum.heartbeats)
+        await cluster.until(lambda: len(quorum.heartbeats) > said + 1)
+        beat, fetch, epoch = quorum.heartbeats[-1], quorum.fetches[-1], quorum.registration(1).epoch
+        assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (1, epoch, quorum.log.epoch)
+        assert (beat.target_state, beat.want_shut_down) == (controller_pb2.ACTIVE, False)
+        assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (offset, offset)
+        assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (1, epoch, quorum.log.epoch)
+        assert (fetch.applied_offset, fetch.told_lowest_acknowledged_offset) == (offset, offset)
+        links = len(quorum.links["c1"])
+        await cluster.client(broker).write(create("t"))
+        assert len(quorum.links["c1"]) == links + 1, "writes have a connection of their own"
+        broker.stop()
+        await cluster.until(lambda: quorum.heartbeats[-1].want_shut_down)
+        assert quorum.heartbeats[-1].target_state == controller_pb2.STOPPING
+
+    on_cluster(test)
+
+
+@pytest.mark.parametrize("reply", ["registration", "heartbeat"])
+def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(reply: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        quorum = cluster.quorum
+        quorum.registration_says_ms = 15_000 if reply == "registration" else 9_000
+        quorum.heartbeats_say_ms = 15_000 if reply == "heartbeat" else 0
+        with capture_logs() as logs:
+            (broker,) = await cluster.active(1)
+            heartbeats = len(quorum.heartbeats)
+            await cluster.until(lambda: len(quorum.heartbeats) > heartbeats + 2)
+        loud = [entry for entry in logs if entry["event"] == "timeouts do not fit the controllers'"]
+        assert [entry["log_level"] for entry in loud] == ["error"]
+        assert "broker.fencing.timeout.ms (12000) is not above" in loud[0]["problem"]
+        if reply == "heartbeat":
+            assert broker.status()["timeouts"] == loud[0]["problem"]
+        quorum.heartbeats_say_ms = 9_000
+        await cluster.until(lambda: broker.status()["timeouts"] == "fit the controllers'")
+
+    on_cluster(test)
+
+
+def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itself_for_fenced() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        client = cluster.client(broker)
+        cluster.quorum.hold_lao = True
+        cluster.quorum.lao = cluster.quorum.log.last + 1
+        await cluster.until(lambda: bool(broker.why_fenced()), within_s=3.0)
+        assert "above what is applied here" in broker.why_fenced()
+        assert not broker.ready()[0]
+        assert (await describe(client)).self_fenced
+        assert (await failure(client.read(topics(), timeout_s=0.5))).code is ErrorCode.BROKER_FENCED
+        cluster.quorum.commit(rec.NoOpRecord())
+        await cluster.until(lambda: not broker.why_fenced())
+
+    on_cluster(test)
+
+
+class Listening:
+    """A client that says nothing: what it was told, and when its link was closed."""
+
+    def __init__(self, cluster: Cluster, address: str) -> None:
+        self.loop = cluster.loop
+        self.opened_at: list[float] = []
+        self.told: list[pb.BrokerResponse] = []
+        self.closed_at: list[float] = []
+        self.dialer = cluster.network.transport_for("listening").dial(address, Conversation.BROKER, self)
+
+    def opened(self, link: Link) -> None:
+        self.opened_at.append(self.loop.time())
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.closed_at.append(self.loop.time())
+
+    def received(self, link: Link, messages: Sequence[pb.BrokerResponse]) -> None:
+        self.told.extend(messages)
+
+
+def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = await cluster.broker(1, request_timeout_ms=700)
+        await cluster.until(lambda: not broker.why_fenced())
+        await describe(cluster.client(broker))
+        client = Listening(cluster, broker.address)
+        await cluster.until(lambda: len(client.opened_at) == 1)
+        for name in ("lao.version", "broker.heartbeat.version"):
+            cluster.quorum.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
+        cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
+        await cluster.until(lambda: bool(client.told))
+        told_at = cluster.loop.time()
+        levels = {one.name: one.level for one in client.told[-1].api_versions.finalized_features}
+        assert levels["metadata.version"] == 3
+        assert client.closed_at == [], "what is under way has its time"
+        await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
+        assert 0.6 < client.closed_at[0] - told_at < 0.8
+        await cluster.until(lambda: len(client.opened_at) == 2, within_s=5.0)
+        await asyncio.sleep(2.0)
+        assert len(client.closed_at) == 1, "the new connection stays"
+        client.dialer.close()
 
     on_cluster(test)
 
@@ -364,7 +509,39 @@ def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused() -> Non
         assert cluster.quorum.registration(1).incarnation_id == "i-1"
         assert (await failure(client.read(topics()))).code is ErrorCode.INCONSISTENT_GENERATION
         client.forget()
-        assert names(await client.read(topics())) == []
+        response = await client.read(topics())
+        assert names(response) == []
+        assert response.token.generation == 1
+
+    on_cluster(test)
+
+
+class Images:
+    """In the place of a data plane: the images that it is given."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.recovered = False
+
+    def image_moved(self, image: Image, changes: object) -> None:
+        self.offsets.append(image.offset)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        images = broker.data = Images()
+        cluster.quorum.commit(rec.NoOpRecord())
+        last = cluster.quorum.log.last
+        await cluster.until(lambda: images.offsets[-1:] == [last])
+        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.elect("c1")
+        await cluster.until(lambda: broker.describe().generation == 1 and not broker.why_fenced())
+        assert images.offsets[images.offsets.index(last) + 1] == -1
 
     on_cluster(test)
 
@@ -398,7 +575,7 @@ def test_bad_requests_name_the_field() -> None:
                 "read.timeout_ms",
             ),
         ]:
-            response = await answer(broker.requests, request)
+            response = await answer(broker.requests, request, "somebody:1")
             assert (response.error.error_code, response.error.field) == (code, field)
         assert cluster.quorum.writes == []
 
@@ -410,12 +587,12 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
         (broker,) = await cluster.active(1)
         request = controller_request(create("t"), cluster_id=CLUSTER)
         asked = pb.BrokerRequest(write=request)
-        response = await answer(broker.requests, asked)
+        response = await answer(broker.requests, asked, "somebody:1")
         assert response.write.write.token.offset == cluster.quorum.log.last
         assert asked == pb.BrokerRequest(write=request), "a message is not changed after it was sent"
         cluster.quorum.leader = None
         request.timeout_ms = 300
-        failed = await answer(broker.requests, pb.BrokerRequest(write=request))
+        failed = await answer(broker.requests, pb.BrokerRequest(write=request), "somebody:1")
         assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
 
     on_cluster(test)
@@ -426,13 +603,13 @@ def test_closing_answers_what_is_parked() -> None:
         (broker,) = await cluster.active(1)
         token = common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000)
         waiting = asyncio.ensure_future(
-            answer(broker.requests, pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)))
+            answer(broker.requests, pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)), "a:1")
         )
         await asyncio.sleep(0.1)
         await broker.close()
         await broker.close()
         assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        late = await answer(broker.requests, pb.BrokerRequest(metadata=topics()))
+        late = await answer(broker.requests, pb.BrokerRequest(metadata=topics()), "somebody:1")
         assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
     on_cluster(test)

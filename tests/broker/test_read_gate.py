@@ -225,6 +225,13 @@ class StrictBroker(Broker):
         self.lease.answered(sent_at, int(lease_s * 1000), "")
 
 
+def test_a_strict_read_is_taken_as_soon_as_its_level_is_applied() -> None:
+    """Whoever offers strict reads does so by LAO: it has applied the level, and so has this broker, which may not know it."""
+    broker = StrictBroker(applied=4, told=3)
+    assert broker.view.tip.features["metadata.version"] == 3
+    assert broker.ask("r", strict()) is None, "it waits for a lease, and is not refused"
+
+
 def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
     broker = StrictBroker(lease_s=5.0)
     assert broker.ask("r", strict()) == 10
@@ -312,3 +319,48 @@ def test_strict_reads_of_different_times_wait_each_for_its_own() -> None:
     assert broker.released() == [("first", 12)]
     broker.tell(14)
     assert broker.released() == [("second", 14)]
+
+
+def test_a_timeout_is_capped() -> None:
+    broker = Broker()
+    gate: ReadGate[str] = ReadGate(
+        broker.view, broker.lease, max_parked=9, default_timeout_ms=1000, max_timeout_ms=5000
+    )
+    assert gate.admit("for 24 days", options(1 << 62, timeout_ms=2**31 - 1), 0.0, why_fenced="") is None
+    assert gate.next_deadline == 5.0
+    ((name, error),) = gate.expire(5.0)
+    assert (name, error.code) == ("for 24 days", ErrorCode.REQUEST_TIMED_OUT)
+
+
+def test_a_reader_leaves_places_for_others_and_takes_its_reads_along() -> None:
+    broker = Broker(max_parked=10)
+    gate = broker.gate
+
+    def park(name: str, reader: str) -> None:
+        assert gate.admit(name, options(1 << 62), 0.0, why_fenced="", reader=reader) is None
+
+    for number in range(5):
+        park(f"greedy {number % 2}", "greedy")
+    with pytest.raises(ApiError) as refused:
+        park("greedy", "greedy")
+    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert refused.value.throttle_time_ms > 0
+    park("other", "other")
+    gate.abandon("greedy", lambda name: name == "greedy 0")
+    assert len(gate) == 3
+    gate.abandon("greedy", lambda name: True)
+    gate.abandon("nobody", lambda name: True)
+    assert [name for name, _ in gate.expire(1.0)] == ["other"]
+    for _ in range(5):
+        park("greedy", "greedy")
+    gate.refuse_all(ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "over"))
+    park("greedy", "greedy")
+
+
+def test_very_many_reads_are_released_a_few_at_a_time() -> None:
+    broker = Broker()
+    for number in range(5):
+        assert broker.ask(str(number), options(11)) is None
+    broker.apply(11)
+    assert [name for name, _ in broker.gate.release(0.0, limit=2)] == ["0", "1"]
+    assert [name for name, _ in broker.gate.release(0.0)] == ["2", "3", "4"]

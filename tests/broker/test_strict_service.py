@@ -97,6 +97,16 @@ def test_without_a_lease_a_strict_read_waits_to_its_deadline_and_is_told_why() -
     on_cluster(test)
 
 
+def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer_is() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await level_three(cluster, 1)
+        cluster.quorum.heartbeat_delay_s = 1.0
+        await read(cluster.client(broker))
+        assert 4_500 < broker.describe().read_lease_ms <= 5_000
+
+    on_cluster(test)
+
+
 def test_a_lease_that_runs_out_is_not_read_under() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await level_three(cluster, 1)

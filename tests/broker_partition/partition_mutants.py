@@ -73,8 +73,8 @@ BREAKAGES = (
         (
             Edit(
                 "broker.partition.roles:Roles.reconsider",
-                "registered = registration is not None and registration.epoch == host.broker_epoch",
-                "registered = registration is not None",
+                "current = registration is not None and registration.epoch == host.broker_epoch",
+                "current = registration is not None",
             ),
         ),
     ),

@@ -100,16 +100,48 @@ def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(
     assert len(stand.proposals()) == 1
 
 
-def test_an_epoch_that_the_image_does_not_show_yet_is_not_proposed() -> None:
+def test_who_registered_anew_since_its_last_fetch_is_not_proposed_before_the_next() -> None:
+    """The image says that its broker is eligible again, but not that it has what it had."""
     stand = alone()
-    stand.fetch(2, 0, epoch=900)
+    stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
+    stand.broker(2, fenced=True)
+    stand.fetch(2, 0)
     assert not stand.proposals()
     stand.broker(2, epoch=900)
+    assert not stand.proposals()
+    stand.fetch(2, 0, epoch=900, session="new life")
     assert proposed(stand) == [[(1, EPOCHS[1]), (2, 900)]]
+
+
+@pytest.mark.parametrize("epoch", [EPOCHS[2] + 1, 900, 2**31 - 1, 2**63 - 1])
+def test_an_epoch_that_the_image_does_not_show_is_refused_and_locks_nobody_out(epoch: int) -> None:
+    stand = alone()
+    (answer,) = of_kind(stand.fetch(2, 0, epoch=epoch, session="forged"), ev.AnswerReplicaFetch)
+    assert answer.response.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert not stand.proposals()
+    stand.fetch(2, 0)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
+
+
+def test_a_follower_whose_registration_is_not_applied_here_yet_asks_again() -> None:
+    stand = alone()
+    (answer,) = of_kind(stand.fetch(2, 0, epoch=900), ev.AnswerReplicaFetch)
+    assert "not known here yet" in answer.response.error_message
+    stand.broker(2, epoch=900)
+    stand.fetch(2, 0, epoch=900)
+    assert proposed(stand) == [[(1, EPOCHS[1]), (2, 900)]]
+    assert stand.core.counters()["StaleReplicaEpochs"] == 0
+
+
+def test_a_fetch_of_a_broker_that_the_image_does_not_know_is_refused() -> None:
+    stand = alone()
+    (answer,) = of_kind(stand.fetch(77, 0, epoch=5, session="nobody"), ev.AnswerReplicaFetch)
+    assert answer.response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 def test_a_fetch_of_an_incarnation_before_is_refused_and_changes_nothing() -> None:
     stand = alone()
+    stand.broker(2, epoch=900)
     stand.fetch(2, 0, epoch=900, session="new life")
     effects = stand.fetch(2, 0, session="old life")
     (answer,) = of_kind(effects, ev.AnswerReplicaFetch)
@@ -122,8 +154,11 @@ def test_a_fetch_of_an_incarnation_before_is_refused_and_changes_nothing() -> No
 @pytest.mark.parametrize("level", [2, 3])
 def test_epoch_minus_1_is_for_clusters_that_may_have_brokers_of_before(level: int) -> None:
     stand = Stand(image=first_image(ALONE, level=level))
-    stand.fetch(2, 0, epoch=-1)
+    answers = of_kind(stand.fetch(2, 0, epoch=-1), ev.AnswerReplicaFetch)
     assert proposed(stand) == ([[(1, EPOCHS[1]), (2, -1)]] if level == 2 else [])
+    if level == 3:
+        assert [answer.response.error_code for answer in answers] == [ErrorCode.STALE_BROKER_EPOCH]
+        assert not [one for one in stand.described().followers if one.log_end_offset >= 0], "it was not heard"
 
 
 def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_place_in_the_isr() -> None:
@@ -262,6 +297,15 @@ def test_an_unknown_outcome_keeps_the_maximal_isr_and_is_sent_again_as_it_was() 
     assert first == second
     stand.answer_isr()
     assert stand.isr == [1, 2]
+
+
+def test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with() -> None:
+    """[the follower registers anew, with an empty disk: under its new epoch the proposal would be accepted]"""
+    stand = expanding()
+    stand.broker(2, epoch=900)
+    fail(stand, unknown=True)
+    first, second = proposed(stand)
+    assert first == second == [(1, EPOCHS[1]), (2, EPOCHS[2])]
 
 
 def test_a_refusal_after_an_unknown_outcome_is_withdrawn_not_believed() -> None:

@@ -116,6 +116,7 @@ def test_the_high_watermark_does_not_go_back(stand: Stand) -> None:
     stand.produce("a", "b")
     for follower in (2, 3):
         stand.fetch(follower, 2)
+    stand.broker(2, epoch=EPOCHS[2] + 500)
     stand.fetch(2, 0, epoch=EPOCHS[2] + 500, session="another life")
     assert stand.high_watermark == 2
     stand.produce("c")

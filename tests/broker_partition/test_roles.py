@@ -39,6 +39,28 @@ def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows
     assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
 
 
+def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_deletes_nothing() -> None:
+    # Another generation of the log, read from its beginning: it shows this registration long before what was created since.
+    stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
+    shown_from = stand.image.offset + 1
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6, shown_from=shown_from))
+    stand.do(ev.ImageMoved(stand.image))
+    assert role(stand) == "NoneType"
+    assert not of_kind(stand.got, ev.Delete)
+    draft = ImageDraft(stand.image)
+    draft.offset = shown_from
+    stand.image = draft.snapshot()
+    stand.do(ev.ImageMoved(stand.image, ev.Changes()))
+    assert role(stand) == "Leader"
+    assert of_kind(stand.got, ev.Delete) == [ev.Delete((b"U" * 16, 0))]
+
+
+def test_the_same_registration_decided_anew_ends_all_roles_until_the_image_is_as_new() -> None:
+    stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
+    stand.do(ev.StandingChanged(EPOCHS[ME], stand.now + 1e6, shown_from=stand.image.offset + 1))
+    assert role(stand) == role(stand, OTHER) == "NoneType"
+
+
 def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_it_has() -> None:
     stand = Stand()
     for follower in (2, 3):
