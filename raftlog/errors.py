@@ -88,11 +88,19 @@ class ApiError(RaftlogError):
     """A request was refused, or its outcome is not known.
 
     ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty. ``leader_id`` goes with
-    NOT_CONTROLLER: who the active controller is, -1 if unknown.
+    NOT_CONTROLLER: who the active controller is, -1 if unknown. ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to
+    try again at the earliest.
     """
 
     def __init__(
-        self, code: ErrorCode, message: str, *, field: str = "", outcome_unknown: bool = False, leader_id: int = -1
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        field: str = "",
+        outcome_unknown: bool = False,
+        leader_id: int = -1,
+        throttle_time_ms: int = 0,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -100,6 +108,7 @@ class ApiError(RaftlogError):
         self.field = field
         self.outcome_unknown = outcome_unknown
         self.leader_id = leader_id
+        self.throttle_time_ms = throttle_time_ms
 
     def __str__(self) -> str:
         where = f" (field {self.field})" if self.field else ""

@@ -1,9 +1,12 @@
-"""How a node's process uses memory: a collector that does not stop the world for what lives for ever, and no pages zeroed twice."""
+"""What a node's process sets up for itself: memory (no stop of the world for what lives for ever, no pages zeroed twice) and signals."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
+import signal
+from collections.abc import Callable
 
 YOUNG_ALLOCATIONS = 50_000
 YOUNG_PER_MIDDLE = 2
@@ -30,3 +33,29 @@ def tune_memory() -> None:
     if mallopt is not None:  # glibc; another libc has its own ways
         mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+class StopSignals:
+    """SIGTERM and SIGINT ask a node to stop in order. On the running event loop of the main thread."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._first: int | None = None
+        self.call(stop)
+
+    def call(self, stop: Callable[[], None]) -> None:
+        """Call ``stop`` from now on, at each signal; at once if one has come before."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked, number, stop)
+        if self._first is not None:
+            stop()
+
+    def _asked(self, number: int, stop: Callable[[], None]) -> None:
+        if self._first is None:
+            self._first = number
+        stop()
+
+    @property
+    def exit_code(self) -> int:
+        """Of a node that has stopped in order: 0, or 130 after SIGINT, so that a shell's loop ends too."""
+        return 130 if self._first == signal.SIGINT else 0

@@ -1,5 +1,5 @@
 """``python -m raftlog.cli``: the same as ``raftlog``."""
 
-from raftlog.cli.main import main
+from raftlog.cli.entry import main
 
 main()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import BootstrapServer, Json
-from raftlog.cli.output import print_json_line
+from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.printable import printable
+from raftlog.wording import counted
 
 _POLL_S = 0.5
 _TELL_AFTER_S = 2.0
+_SHOWN = 5
 
 
 def register(app_: typer.Typer) -> None:
@@ -61,28 +65,40 @@ def consume(
             for record in records[: max_messages - count] if max_messages else records:
                 _print(record, as_json)
             count += len(records)
-            why = _why_nothing_comes(consumer, topic)
+            why, code = _why_nothing_comes(
+                consumer, topic, min(_TELL_AFTER_S, timeout / 2) if timeout else _TELL_AFTER_S
+            )
             if timeout and idle_s >= timeout:
                 if why:
-                    raise FailedError(why, Exit.UNREACHABLE if consumer.failure else Exit.REFUSED)
+                    raise FailedError(why, code)
                 return
-            if why and why != told and idle_s >= _TELL_AFTER_S:
-                typer.echo(f"raftlog: waiting: {why}", err=True)
+            if why and why != told and (idle_s >= _TELL_AFTER_S or consumer.failing(_TELL_AFTER_S)):
+                print_error(f"raftlog: waiting: {why}")
                 told = why
 
     run(read, timeout or 10.0)
 
 
-def _why_nothing_comes(consumer: Consumer, topic: str) -> str:
-    """What is wrong, if anything is known to be."""
-    if consumer.failure or not consumer.unknown_topics:
-        return consumer.failure
-    return f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {topic}"
+def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tuple[str, Exit]:
+    """What is wrong, if anything is known to be, and what the command ends with then."""
+    if consumer.failure:
+        return consumer.failure, Exit.UNREACHABLE
+    if consumer.unknown_topics:
+        return f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {topic}", Exit.REFUSED
+    failing = sorted(consumer.failing(failing_s).items(), key=lambda item: item[0])
+    if not failing:
+        return "", Exit.OK
+    said = "; ".join(f"{name}:{index}: {error}" for (name, index), error in failing[:_SHOWN])
+    more = f"; and {len(failing) - _SHOWN} more" if len(failing) > _SHOWN else ""
+    # Something that should have come has not: it is not certain that there was nothing to read.
+    return f"{counted(len(failing), 'partition')} cannot be read: {said}{more}", Exit.UNREACHABLE
 
 
 def _print(record: ConsumedRecord, as_json: bool) -> None:
     if not as_json:
-        typer.echo((record.value or b"").decode("utf-8", "replace"))
+        value = (record.value or b"").decode("utf-8", "replace")
+        # A program gets what was produced; a terminal would obey it.
+        typer.echo(printable(value, keep="\n\t") if sys.stdout.isatty() else value)
         return
     fields: dict[str, Any] = {
         "topic": record.topic,

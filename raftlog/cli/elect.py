@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
-from raftlog.cli.exits import EPILOG
+from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import print_json, print_line
 from raftlog.cli.partition_names import assignments, by_topic, partition_name
@@ -77,8 +78,30 @@ def elect(
             more={"remaining": answer.remaining},
             passed=frozenset({ErrorCode.ELECTION_NOT_NEEDED}),
         )
+        _check_served(answer.topics, bootstrap_server, bootstrap_controller, timeout)
         if not answer.remaining or validate_only or as_json:
             return
+
+
+def _check_served(topics: Iterable[Any], bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> None:
+    """No election was needed where the metadata is as it should be: whether its leader does lead only that broker knows."""
+    from raftlog.cli.serving import of_partitions
+    from raftlog.cli.session import Session, run
+
+    needless = {
+        (topic.name, one.partition_index)
+        for topic in topics
+        for one in topic.partitions
+        if one.error.error_code == ErrorCode.ELECTION_NOT_NEEDED
+    }
+
+    async def ask(session: Session) -> dict[tuple[str, int], str]:
+        return await of_partitions(session, needless, bootstrap_server, bootstrap_controller)
+
+    found = run(ask, timeout_s) if needless else {}
+    if found:
+        said = "; ".join(f"{topic}:{index}: {why}" for (topic, index), why in sorted(found.items()))
+        raise FailedError(f"an election is not needed, and these are not served: {said}", Exit.FOUND)
 
 
 def increase(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 from raftlog.errors import (
@@ -10,6 +11,7 @@ from raftlog.errors import (
     CorruptLogError,
     ErrorCode,
     RaftlogError,
+    StorageError,
 )
 
 
@@ -27,11 +29,19 @@ class Exit(IntEnum):
     """Nobody answered in time, or what was waited for did not come in time. Nothing was executed that is not said to be."""
     UNKNOWN = 5
     """The request may or may not have been executed."""
+    DISK = 6
+    """A disk failed or refused: an I/O error, no space, no permission. A node has acknowledged nothing since."""
 
 
 EPILOG = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check found something;"
-    " 4 unreachable or too late; 5 outcome unknown."
+    " 4 unreachable or too late; 5 outcome unknown; 6 a disk failed."
+)
+
+DISK_REMEDY = "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
+"""What a person can do about exit code DISK."""
+_DISK_ERRORS = frozenset(
+    {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENXIO, errno.ENODEV, errno.ESTALE}
 )
 
 _UNREACHABLE = frozenset(
@@ -61,8 +71,15 @@ def exit_code(error: BaseException) -> Exit:
         if error.outcome_unknown:
             return Exit.UNKNOWN
         return Exit.UNREACHABLE if error.code in _UNREACHABLE else Exit.REFUSED
+    if isinstance(error, StorageError) or is_disk_error(error) or is_disk_error(error.__cause__):
+        return Exit.DISK
     if isinstance(error, ConfigError):
         return Exit.USAGE
     if isinstance(error, CorruptLogError) or type(error).__name__.startswith("Corrupt"):
         return Exit.FOUND
     return Exit.UNREACHABLE if isinstance(error, TimeoutError) else Exit.REFUSED
+
+
+def is_disk_error(error: BaseException | None) -> bool:
+    """Whether the operating system says that a disk failed or is full, whatever was done to it."""
+    return isinstance(error, OSError) and error.errno in _DISK_ERRORS

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG
+from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
-from raftlog.cli.output import print_json, print_json_line, print_line
+from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
 from raftlog.wording import counted
@@ -105,6 +106,7 @@ def export_(
             "--publish-interval and --publish-records go with --follow: without it, all is published once"
         )
     place = open_place(target)
+    stop = StopOnSignal()
     with open_log(directory, None, bootstrap_controller, timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
@@ -122,7 +124,7 @@ def export_(
             policy = PublishPolicy(
                 publish_interval or PUBLISH_INTERVAL_S, publish_records or MAX_SEGMENT_RECORDS, compact_at=compact_at
             )
-            summary = _follow(source, place, policy, _telling(published, place, as_json))
+            summary = _follow(source, place, policy, _telling(published, place, as_json), stop)
         else:
             summary = _once(source, place, published)
         if keeper is not None:
@@ -138,13 +140,15 @@ def export_(
     else:
         _show(summary, place, verified=verify)
     if late and summary.history_begin:
-        typer.echo(f"{late}; so does this export", err=True)
+        print_error(f"{late}; so does this export")
     if left_out:
         typer.echo(
             f"left out: {counted(left_out, 'record')} at the end of which this log alone does not prove that they are committed"
             " (see --assume-committed)",
             err=True,
         )
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _once(source: LogSource, place: Place, published: Published | None) -> ExportSummary:
@@ -154,13 +158,13 @@ def _once(source: LogSource, place: Place, published: Published | None) -> Expor
         return export(source, place, progress, witnesses=source.said, published=published)
 
 
-def _follow(source: RunningLog, place: Place, policy: Any, published: Published) -> ExportSummary:
+def _follow(source: RunningLog, place: Place, policy: Any, published: Published, stop: StopOnSignal) -> ExportSummary:
     from raftlog.segments.follow import follow
 
     def waiting(why: str) -> None:
-        typer.echo(f"raftlog: waiting: {why}" if why else "raftlog: going on", err=True)
+        print_error(f"raftlog: waiting: {why}" if why else "raftlog: going on")
 
-    with StopOnSignal() as stop:
+    with stop:
         return follow(
             source,
             place,

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer
+from google.protobuf.message import Message
 
 from raftlog.cli.log_sources import LogSource, RunningLog
+from raftlog.cli.output import print_error
 from raftlog.cli.writes import first_error, principal
-from raftlog.errors import ConfigError
+from raftlog.errors import ApiError, ConfigError
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
 from raftlog.segments.place import LocalPlace, Place
 from raftlog.wire.controller.v1 import controller_pb2
 
+MAX_ATTEMPTS = 5
+RETRY_PAUSE_S = 0.2
+
 
 class ClusterCursors:
-    """The export cursors of the cluster whose log is read."""
+    """The export cursors of the cluster whose log is read.
 
-    def __init__(self, log: RunningLog) -> None:
-        self._log = log
+    A question whose outcome is unknown is asked again: to list changes nothing, and to set a cursor twice is to set it once. Should the
+    first attempt arrive late it sets the cursor back, which holds more of the log than is needed and loses nothing.
+    """
+
+    def __init__(self, log: RunningLog, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._log, self._sleep = log, sleep
+
+    def _ask(self, body: Message, *, principal: str = "") -> Any:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return self._log.call(body, principal=principal)
+            except ApiError as error:
+                if not error.outcome_unknown or attempt == MAX_ATTEMPTS:
+                    raise
+            self._sleep(RETRY_PAUSE_S * attempt)
+        raise AssertionError("the last attempt returns or raises")
 
     def get(self, name: str) -> Cursor | None:
         """See Cursors."""
-        listed = self._log.call(controller_pb2.ListExportCursorsRequest()).list_export_cursors
+        listed = self._ask(controller_pb2.ListExportCursorsRequest()).list_export_cursors
         found = [one for one in listed.cursors if one.name == name]
         return Cursor(found[0].end_offset, found[0].target, found[0].timestamp_ms) if found else None
 
@@ -34,7 +54,7 @@ class ClusterCursors:
         """See Cursors."""
         change = controller_pb2.ExportCursorAlteration(name=name, end_offset=end_offset, target=target)
         request = controller_pb2.AlterExportCursorsRequest(alterations=[change])
-        response: Any = self._log.call(request, principal=principal())
+        response = self._ask(request, principal=principal())
         error = first_error(response.alter_export_cursors.results)
         if error is not None:
             raise error
@@ -44,7 +64,7 @@ def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
     """Hold the log for the export at ``place`` from here on. Raises ConfigError, ExportError, ApiError."""
     if not isinstance(source, RunningLog):
         raise ConfigError("--cursor is kept by a running cluster: not with --directory")
-    keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=lambda why: typer.echo(why, err=True))
+    keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=print_error)
     keeper.begin(_next_offset(place, source.start_offset))
     source.listener = keeper.hear
     return keeper

@@ -9,7 +9,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, endpoints
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, written
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
@@ -128,7 +128,7 @@ def _update(
         return
     changed = response.HasField("write")
     for warning in response.update_features.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_error(f"warning: {warning}")
     for update in updates:
         done = "would be accepted" if validate_only else "finalized" if changed else "was finalized already"
         print_line(f"{update.name}={update.max_version_level}: {done}")

@@ -45,7 +45,8 @@ def list_(
     """List the mapping from hostnames to broker ids, and the ids that are absent though they hold replicas.
 
     A broker without an id gets that of its HOST, if it is free, else the one that is missing: absent for longer than
-    broker.id.adopt.after.ms of the controllers. OFFSET is what --expected-offset compares.
+    broker.id.adopt.after.ms of the controllers. Until then it waits, and is listed; to have a new id all the same, set its HOST
+    to an id that is not in use, or start it with broker.id.generation.force. OFFSET is what --expected-offset compares.
 
     \b
     Examples:
@@ -67,21 +68,37 @@ def list_(
             "broker_id": one.broker_id,
             "absent_for_ms": one.absent_for_ms,
             "missing": one.missing,
+            "missing_in_ms": one.missing_in_ms,
             "replica_count": one.replica_count,
             "endpoint": one.endpoint or None,
         }
         for one in answer.absent_ids
     ]
+    waiting = [
+        {
+            "endpoint": one.endpoint,
+            "waiting_for_ms": one.waiting_for_ms,
+            "awaited_broker_id": one.awaited_id.broker_id,
+            "remaining_ms": one.awaited_id.remaining_ms,
+        }
+        for one in answer.waiting_brokers
+    ]
     if as_json:
-        print_json({"hostnames": hosts, "absent_ids": absent})
+        print_json({"hostnames": hosts, "absent_ids": absent, "waiting_brokers": waiting})
         return
     rows = [(host["hostname"], host["mapping"]["broker.id"], *list(host.values())[2:]) for host in hosts]
     print_table(("HOST", "BROKER", "OFFSET", "REASON", "REGISTERED AT"), rows, right=("BROKER", "OFFSET"))
     for one in absent:
         state = "missing" if one["missing"] else "absent"
         where, seconds = one["endpoint"] or "unregistered", one["absent_for_ms"] / 1000
+        later = "" if one["missing"] else f", missing in {one['missing_in_ms'] / 1000:.0f} s"
         print_line(
-            f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has {one['replica_count']} replicas"
+            f"broker {one['broker_id']} ({where}) is {state} for {seconds:.0f} s; it has {one['replica_count']} replicas{later}"
+        )
+    for one in waiting:
+        print_line(
+            f"a broker without an id at {one['endpoint']} waits for broker {one['awaited_broker_id']},"
+            f" {one['remaining_ms'] / 1000:.0f} s more at the most"
         )
 
 

@@ -225,14 +225,7 @@ class LocalCluster:
 
     def ready(self, name: str, timeout_s: float = 1.0) -> tuple[bool, str]:
         """What a node's /readyz says."""
-        try:
-            with _NO_PROXY.open(f"{self.node(name).http}/readyz", timeout=timeout_s) as response:
-                return True, response.read().decode().strip()
-        except urllib.error.HTTPError as error:
-            with error:
-                return False, error.read().decode().strip()
-        except (urllib.error.URLError, OSError) as error:
-            return False, f"does not answer: {getattr(error, 'reason', error)}"
+        return ask_ready(self.node(name).http, timeout_s)
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
         """What every controller says of itself."""
@@ -240,15 +233,24 @@ class LocalCluster:
 
         return asyncio.run(ask_quorum([node.endpoint for node in self.controllers], timeout_s))
 
-    def leader(self, timeout_s: float = 2.0) -> Node | None:
-        """The controller that says it leads."""
+    def leader_id(self, timeout_s: float = 2.0) -> int | None:
+        """The id of the controller that says it leads, None if none does. It may be no node of this directory: voters can be added."""
         described = self.quorum(timeout_s).leader
-        return None if described is None else self.node(f"controller-{described.node_id}")
+        return None if described is None else described.node_id
+
+    def leader(self, timeout_s: float = 2.0) -> Node | None:
+        """The node of this directory that leads, None if none leads. Raises ConfigError if the leader is none of them."""
+        leader_id = self.leader_id(timeout_s)
+        return None if leader_id is None else self.node(f"controller-{leader_id}")
 
     def wait_leader(self, timeout_s: float = 30.0) -> Node:
+        """Wait until a controller leads that is a node of this directory. Raises as ``wait_leader_id``, ConfigError if it is not."""
+        return self.node(f"controller-{self.wait_leader_id(timeout_s)}")
+
+    def wait_leader_id(self, timeout_s: float = 30.0) -> int:
         """Wait until a controller leads. Raises FailedError, also as soon as none runs any more."""
         deadline = time.monotonic() + timeout_s
-        while (leader := self.leader()) is None:
+        while (leader := self.leader_id()) is None:
             if all(self.pid(node.name) is None for node in self.controllers):
                 raise self._died(self.controllers[0].name)
             if time.monotonic() > deadline:
@@ -320,6 +322,18 @@ class LocalCluster:
         temporary = self.directory / f"{STATE_FILE}.new"
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._state), indent=2) + b"\n")
         temporary.replace(self.directory / STATE_FILE)
+
+
+def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
+    """Whether the node at the URL ``http`` is ready, and what its /readyz says. Blocks."""
+    try:
+        with _NO_PROXY.open(f"{http}/readyz", timeout=timeout_s) as response:
+            return True, response.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        with error:
+            return False, error.read().decode().strip()
+    except (urllib.error.URLError, OSError) as error:
+        return False, f"does not answer: {getattr(error, 'reason', error)}"
 
 
 def free_ports(count: int) -> list[int]:

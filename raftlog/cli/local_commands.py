@@ -51,12 +51,12 @@ def start_quorum(
     started = [node.name for node in cluster.controllers if cluster.pid(node.name) is None]
     try:
         cluster.start_controllers()
-        leader = cluster.wait_leader(timeout)
+        leader_id = cluster.wait_leader_id(timeout)
         cluster.wait_ready([node.name for node in cluster.controllers], timeout)
     except BaseException:
         cluster.stop(started)
         raise
-    print_line(f"{leader.name} leads cluster {cluster.cluster_id} in {cluster.directory}")
+    print_line(f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}")
     _show(cluster, cluster.controllers)
     print_line("")
     print_line("Next:")
@@ -184,7 +184,3 @@ def main() -> None:
         app(prog_name="scripts")
     except RaftlogError as error:
         sys.exit(report(error))
-
-
-if __name__ == "__main__":
-    main()

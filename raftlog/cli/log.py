@@ -12,9 +12,10 @@ from raftlog import batch
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, begins_late, chunks, open_log
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Timeout
-from raftlog.cli.output import print_json_line
+from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
 from raftlog.metadata.records import RecordType
+from raftlog.printable import printable
 
 app = typer.Typer(help="The records of the log.", epilog=EPILOG, no_args_is_help=True)
 
@@ -62,7 +63,7 @@ def dump(
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         end = source.end_offset if until is None else min(until, source.end_offset)
         if first < source.start_offset:
-            typer.echo(begins_late(source), err=True)
+            print_error(begins_late(source))
         for line in _records(source, first, end):
             if wanted and line["type"] not in wanted:
                 continue
@@ -70,10 +71,11 @@ def dump(
                 print_json_line(line)
             else:
                 # Not through rich: a log may have millions of lines.
-                typer.echo(
+                text = (
                     f"{line['offset']:>10}  {line['epoch']:>4}  {time_text(line['timestamp_ms'])}  {line['type']:<26}"
                     f"  {fields_text(line['record'])}"
                 )
+                typer.echo(printable(text))
 
 
 def _check_types(wanted: set[str]) -> None:

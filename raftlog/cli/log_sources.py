@@ -12,7 +12,8 @@ import typer
 
 from raftlog import batch
 from raftlog.cli.options import endpoints
-from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.cli.output import print_error
+from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
@@ -88,6 +89,7 @@ def open_log(
 
         require_node(directory)
         with open_read_only(directory) as log:
+            say_left_out(log)
             yield DirectoryLog(log)
     elif export is not None:
         yield ExportLog(export)
@@ -96,17 +98,30 @@ def open_log(
             yield running
 
 
+def say_left_out(log: DirectoryReader) -> None:
+    """A damaged snapshot is no reason not to read the log, and none to be silent: without it less may be proven to be committed."""
+    for what in log.left_out:
+        print_error(f"{what}; it is left out")
+
+
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
     """All chunks until one reaches ``until`` (exclusive); the last may go beyond.
 
-    From ``begin``, where a batch must begin, or from the log's start, where one is known to.
+    From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each chunk must begin where it was
+    asked for: a source that skips records would not be noticed later. Raises CorruptLogError.
     """
     offset = source.start_offset if begin is None else begin
     while offset < min(until, source.end_offset):
         chunk = source.read(offset, READ_BYTES)
+        end = offset
+        for header in batch.headers(chunk, verify=False, expect_offset=offset):
+            end = header.end_offset
+        if end == offset:
+            raise CorruptLogError(
+                f"the log has nothing at offset {offset}, and says that it ends at {source.end_offset}", offset=offset
+            )
         yield chunk
-        *_, last = batch.headers(chunk, verify=False)
-        offset = last.end_offset
+        offset = end
 
 
 def begins_late(source: LogSource) -> str:
@@ -236,7 +251,7 @@ class ExportLog:
     def _all_from(self, offset: int) -> Iterator[bytes]:
         for segment in self._segments:
             if segment.last_offset >= offset:
-                for data in read_segment(self._place, segment):
+                for data in read_segment(self._place, segment, owner=(self.cluster_id, self.generation)):
                     (header,) = batch.headers(data, verify=False)
                     if header.base_offset >= offset:
                         yield data
@@ -274,13 +289,13 @@ class RunningLog:
         return chunk
 
     def call(self, body: Message, *, principal: str = "") -> ControllerResponse:
-        """Ask the active controller something else. Raises ApiError."""
+        """Ask the active controller something else. Raises ApiError; refused items are in the response."""
         bootstrap, timeout_s = self._controllers
 
         async def ask() -> ControllerResponse:
             if self._client is None:
                 self._client = self._session.controllers(bootstrap)
-            return await self._client.call(body, timeout_s=timeout_s, principal=principal)
+            return await self._client.call(body, timeout_s=timeout_s, principal=principal, raise_refused=False)
 
         return self._runner.run(ask())
 

@@ -12,8 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit, exit_code
-from raftlog.errors import RaftlogError
+from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, exit_code, is_disk_error
+from raftlog.cli.interrupts import INTERRUPTED
+from raftlog.errors import ApiError, RaftlogError, StorageError
 from raftlog.observability.logs import setup_logging
 
 GROUP = "raftlog.commands"
@@ -100,14 +101,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RaftlogError as error:
         sys.exit(report(error))
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has seen enough (head, less).
         sys.stderr.close()
         sys.exit(Exit.OK)
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        sys.exit(report(StorageError(f"the disk failed: can't use{where}: {error.strerror}")))
 
 
 def report(error: RaftlogError) -> Exit:
     """Say what went wrong on stderr; returns the exit code."""
-    typer.echo(f"raftlog: {error}", err=True)
-    return exit_code(error)
+    from raftlog.cli.output import print_error  # Which takes its time to import.
+
+    code = exit_code(error)
+    remedy = f"; {DISK_REMEDY}" if code is Exit.DISK else ""
+    # Another node's words stay in one line; ours may have several.
+    print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
+    return code

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.config import NodeConfig, load_config
 from raftlog.errors import ConfigError
 from raftlog.runtime import tune_memory
+from raftlog.storage.private import UMASK
 
 Main = Callable[[NodeConfig], Awaitable[int]]
 
@@ -27,6 +30,7 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
     setup_logging(config.log_level, config.log_format, **bound)
+    os.umask(UMASK)
     main = find_main()
     tune_memory()
     import uvloop
@@ -35,3 +39,8 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
         return await main(config)
 
     raise typer.Exit(uvloop.run(run()))
+
+
+def remedy(code: Exit) -> dict[str, str]:
+    """What a person can do about a node that ended with this code, for its last line in the log."""
+    return {"remedy": DISK_REMEDY} if code is Exit.DISK else {}

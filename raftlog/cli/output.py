@@ -11,20 +11,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from raftlog.printable import printable, printable_json
+from raftlog.safe_console import SafeConsole
+
 
 def console() -> Console:
     """Where people read. Not cut to a narrow width when it is a pipe: awk and grep want whole lines."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 500)
+    return SafeConsole(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 500)
 
 
 def print_json(document: Any) -> None:
     """One JSON document."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
 
 
 def print_json_line(document: Any) -> None:
     """One JSON document in one line, for streams of them."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.write(printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"))) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
@@ -33,13 +36,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text("-" if value is None else str(value)) for value in row))
+        table.add_row(*(Text("-" if value is None else printable(str(value))) for value in row))
     console().print(table)
 
 
 def print_line(text: str) -> None:
-    """One line for people."""
-    console().print(Text(text))
+    """One line for people. A terminal may break it, we do not: what is copied from it has to be whole."""
+    console().print(Text(printable(text)), soft_wrap=True)
+
+
+def print_error(text: str, keep: str = "") -> None:
+    """Something on stderr, which may hold a stranger's words. ``keep``: "\\n" for text of ours that has several lines."""
+    sys.stderr.write(printable(text, keep) + "\n")
+    sys.stderr.flush()
 
 
 def known(value: int) -> int | None:

@@ -13,7 +13,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError, exit_code
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
-from raftlog.cli.output import print_json_line
+from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
@@ -139,7 +139,7 @@ class _Outcome:
         if not self._errors:
             return
         for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
-            typer.echo(f"raftlog: {error}", err=True)
+            print_error(f"raftlog: {error}")
         refused = len(self._errors) - self._unknown
         code = Exit.UNKNOWN if self._unknown else Exit(min(exit_code(error) for error in self._errors))
         raise FailedError(

@@ -45,6 +45,15 @@ def recover(
         ),
     ] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")] = "",
+    generation: Annotated[
+        int,
+        typer.Option(
+            "--generation",
+            metavar="N",
+            help="Of the log from now on, at least: one more than that of another directory that was recovered before.",
+            min=0,
+        ),
+    ] = 0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +82,13 @@ def recover(
     if not yes:
         _confirm(survivor.identity.cluster_id)
     done = asyncio.run(
-        recover_unsafely(directory, endpoint=endpoint, reason=reason, now_ms=time.time_ns() // 1_000_000)
+        recover_unsafely(
+            directory,
+            endpoint=endpoint,
+            reason=reason,
+            now_ms=time.time_ns() // 1_000_000,
+            least_generation=generation,
+        )
     )
     if as_json:
         print_json({"before": _document(directory, done.before), **_without(done, "before")})

@@ -13,6 +13,8 @@ class StopOnSignal:
 
     def __init__(self) -> None:
         self.asked = False
+        self.interrupted = False
+        """Whether it was Ctrl-C that asked."""
         self._before: list[object] = []
 
     def __enter__(self) -> StopOnSignal:
@@ -22,7 +24,7 @@ class StopOnSignal:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked, self.interrupted = True, number == signal.SIGINT
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -109,7 +109,7 @@ def format_(
         raise ConfigError("give either --node-id or --without-node-id")
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, wanted)
     loaded = None
-    if config is not None or flags:
+    if directory is None:
         from raftlog.config import load_config
 
         loaded = load_config(config, flags=flags or [])
@@ -142,10 +142,12 @@ def info(
       raftlog storage info -d /var/lib/raftlog
       raftlog storage info -c node1.toml --json
     """
+    from raftlog.cli.log_sources import say_left_out
     from raftlog.storage.reader import open_read_only
 
     where = _directory_asked(config, flags or [], directory)
     with open_read_only(where) as log:
+        say_left_out(log)
         document = {
             "directory": str(where),
             **dataclasses.asdict(log.identity),
@@ -165,17 +167,18 @@ def info(
 def identity_asked(
     config: Path | None, flags: list[str], directory: Path | None, cluster_id: str, node_id: int | None
 ) -> tuple[Path, str, int]:
-    """What to format, from a configuration or from the three options; options must not contradict the configuration."""
-    if config is None and not flags:
+    """What to format, from a configuration (of the environment, too) or from the three options, never from both."""
+    options_given = directory is not None or cluster_id or node_id is not None
+    if config is None and not flags and (options_given or not _environment_configures()):
         missing = [
             option
             for option, value in (("--directory", directory), ("--cluster-id", cluster_id), ("--node-id", node_id))
             if value in (None, "")
         ]
         if directory is None or not cluster_id or node_id is None:
-            raise ConfigError(f"give --config FILE, or {', '.join(missing)}")
+            raise ConfigError(f"give --config FILE, or {', '.join(missing)}, or set RAFTLOG_... variables")
         return directory, cluster_id, node_id
-    if directory is not None or cluster_id or node_id is not None:
+    if options_given:
         raise ConfigError("give either a configuration or --directory, --cluster-id and --node-id, not both")
     from raftlog.config import load_config
 
@@ -183,11 +186,17 @@ def identity_asked(
     return loaded.directory, loaded.cluster_id, loaded.node_id
 
 
+def _environment_configures() -> bool:
+    from raftlog.config.sources import environment_configures
+
+    return environment_configures()
+
+
 def _directory_asked(config: Path | None, flags: list[str], directory: Path | None) -> Path:
     if directory is not None:
         return directory
-    if config is None:
-        raise ConfigError("give --directory DIR or --config FILE")
+    if config is None and not flags and not _environment_configures():
+        raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
     from raftlog.config import load_config
 
     return load_config(config, flags=flags).directory

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+
+if TYPE_CHECKING:
+    from raftlog.cli.session import Session
 
 app = typer.Typer(help="Topics and their partitions.", epilog=EPILOG, no_args_is_help=True)
 
@@ -140,25 +144,37 @@ def describe(
 ) -> None:
     """Show the partitions of topics: leader, epoch, replicas. Who is in sync only the leader of a partition knows (KIP-24).
 
+    The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now, and why.
+
     \b
     Examples:
       raftlog topics describe orders --bootstrap-server 127.0.0.1:9092
     """
-    response = read(broker_pb2.MetadataRequest(topics=names), mode, bootstrap_server, timeout)
+    from raftlog.cli.serving import of_metadata
+    from raftlog.cli.session import run
+
+    wanted: Any = broker_pb2.ReadMode.Value(mode.name)
+
+    async def ask(session: Session) -> tuple[Any, dict[tuple[str, int], str]]:
+        client, body = session.brokers(bootstrap_server), broker_pb2.MetadataRequest(topics=names)
+        response = await client.read(body, mode=wanted, timeout_s=timeout)
+        return response, await of_metadata(session, response.metadata)
+
+    response, not_served = run(ask, timeout)
     topics = response.metadata.topics
-    rows = [_partition(topic, partition) for topic in topics for partition in topic.partitions]
+    rows = [_partition(topic, partition, not_served) for topic in topics for partition in topic.partitions]
     missing = [topic.name for topic in topics if topic.error_code != ErrorCode.NONE]
     if as_json:
         print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
     else:
-        columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE")
+        columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE", "NOT SERVED")
         print_table(columns, (_cells(row) for row in rows), right=("PARTITION", "LEADER", "LEADER EPOCH"))
         print_line(f"at offset {response.token.offset}")
     if missing:
         raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(missing)}", Exit.REFUSED)
 
 
-def _partition(topic: Any, partition: Any) -> dict[str, Any]:
+def _partition(topic: Any, partition: Any, not_served: Mapping[tuple[str, int], str]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partition": partition.partition_index,
@@ -166,6 +182,7 @@ def _partition(topic: Any, partition: Any) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replica_nodes),
         "offline_replicas": list(partition.offline_replicas),
+        "not_served": not_served.get((topic.name, partition.partition_index)),
     }
 
 

@@ -56,14 +56,18 @@ def principal() -> str:
 
 
 def write(body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> Any:
-    """Send one write, through a broker if one is given, else straight to the controller. Raises ApiError."""
+    """Send one write, through a broker if one is given, else straight to the controller. Raises ApiError.
+
+    Of items that are refused the response tells: commands show the result of each.
+    """
+    options: Any = {"acks": acks.wire, "timeout_s": timeout_s, "principal": principal(), "raise_refused": False}
 
     async def send(session: Any) -> Any:
         if bootstrap_server:
             brokers = session.brokers(bootstrap_server)
-            return await brokers.write(body, acks=acks.wire, timeout_s=timeout_s, principal=principal())
+            return await brokers.write(body, **options)
         client = session.controllers(bootstrap_controller)
-        return await client.call(body, acks=acks.wire, timeout_s=timeout_s, principal=principal())
+        return await client.call(body, **options)
 
     return run(send, timeout_s)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.client.log_reader import BelowLogStartError, LogInfo, LogReader
+from raftlog.durable import fsync_directory
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode, StorageError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -103,7 +104,7 @@ def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSumm
             raise CorruptLogError(f"{temporary} does not hold what was written to it")
         # Not replace: another backup may have got the name meanwhile.
         os.link(temporary, file)
-        _sync_directory(file.parent)
+        fsync_directory(file.parent)
     except FileExistsError as error:
         raise ConfigError(
             f"{error.filename2 or error.filename} is there already: a backup is never overwritten"
@@ -119,11 +120,3 @@ def _pieces_of(file: Path) -> Iterator[bytes]:
     with file.open("rb") as source:
         while piece := source.read(_READ_BYTES):
             yield piece
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

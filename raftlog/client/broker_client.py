@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
+from raftlog.client.refused import check_items
 from raftlog.client.requests import broker_request, controller_request
 from raftlog.client.round_robin import RoundRobin
 from raftlog.client.router import Protocol, Refusal, Router
@@ -154,10 +155,12 @@ class BrokerClient:
         acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         principal: str = "",
+        raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
         """One write through the broker: a body of ControllerRequest, or a whole one. Raises ApiError.
 
-        ``response.write.token`` is where it stands; this client's reads show it from now on.
+        ``response.write.token`` is where it stands; this client's reads show it from now on. An item that was refused raises
+        RefusedItemsError; with ``raise_refused`` false the response has the results of all.
         """
         if isinstance(body, controller_pb2.ControllerRequest):
             write = body
@@ -170,7 +173,7 @@ class BrokerClient:
         result = checked(response.write)
         if result.HasField("write"):
             self.see(result.write.token)
-        return result
+        return check_items(result) if raise_refused else result
 
     def session(self, name: str = "") -> Session:
         """Exactly-once writes of one client, whatever broker forwards them. ``name`` is for people. Reads show them from then on."""

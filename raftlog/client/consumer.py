@@ -17,6 +17,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
@@ -24,6 +25,7 @@ from raftlog.wire.data.v1 import data_pb2
 LATEST, EARLIEST = -1, -2
 """In place of an offset: behind the last committed record; the first one there is."""
 RETRY_BACKOFF_S = 0.1
+_NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader is known that can be asked")
 _RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 
 
@@ -44,13 +46,21 @@ class ConsumerSettings:
 class _Position:
     """One partition that is read. ``next_offset`` below 0: LATEST or EARLIEST, still to be asked for."""
 
-    __slots__ = ("busy", "high_watermark", "key", "next_offset", "not_before", "topic")
+    __slots__ = ("busy", "error", "failing_since", "high_watermark", "key", "next_offset", "not_before", "topic")
 
     def __init__(self, topic: str, key: PartitionKey, offset: int) -> None:
         self.topic, self.key, self.next_offset = topic, key, offset
         self.busy = False
         self.not_before = 0.0
         self.high_watermark = -1
+        self.error: ApiError | None = None
+        self.failing_since = 0.0
+
+    def failing(self, error: ApiError | None, now: float) -> None:
+        """Its last answer was an error, or (None) it was none."""
+        if self.error is None:
+            self.failing_since = now
+        self.error = error
 
 
 class Consumer:
@@ -71,6 +81,7 @@ class Consumer:
         # Topics whose partitions are not known yet: partition (-1: all) -> offset.
         self._wanted: dict[str, dict[int, int]] = {}
         self._positions: dict[PartitionKey, _Position] = {}
+        self._parts_asked = 0
         self._busy: dict[int, None] = {}
         self._buffer: deque[tuple[_Position, list[ConsumedRecord], int]] = deque()
         self._buffered_bytes = 0
@@ -134,6 +145,15 @@ class Consumer:
         """Why nothing may come: what the last refresh of metadata met; empty if nothing is known to be wrong."""
         return self._leaders.failure
 
+    def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
+        """The partitions that have given nothing but errors for so long, each with the last one. They go on being asked."""
+        now = self._loop.time()
+        return {
+            (one.topic, one.key[1]): one.error
+            for one in self._positions.values()
+            if one.error is not None and now - one.failing_since >= for_s
+        }
+
     def close(self) -> None:
         """End all calls and links. Idempotent."""
         if not self._closed:
@@ -164,6 +184,7 @@ class Consumer:
                 continue
             leader = self._leaders.leader(key)
             if leader is None:
+                position.failing(_NO_LEADER, now)
                 self._leaders.refresh()
             elif leader.leader_id not in self._busy:
                 ready.setdefault(leader.leader_id, []).append((position, leader.leader_epoch))
@@ -188,9 +209,17 @@ class Consumer:
         """One request a leader at a time: first for offsets that are not known, then for records."""
         unknown = [one for one in positions if one[0].next_offset < 0]
         if unknown:
-            self._list_offsets(leader_id, unknown)
+            self._list_offsets(leader_id, unknown[:DATA_REQUEST_MAX_PARTITIONS])
         elif self._buffered_bytes < self._settings.buffer_bytes:
-            self._fetch(leader_id, positions)
+            self._fetch(leader_id, self._next_of(positions))
+
+    def _next_of(self, positions: list[tuple[_Position, int]]) -> list[tuple[_Position, int]]:
+        """As many as one request may have: all, or the next part of them each time."""
+        if len(positions) <= DATA_REQUEST_MAX_PARTITIONS:
+            return positions
+        self._parts_asked += 1
+        begin = self._parts_asked * DATA_REQUEST_MAX_PARTITIONS % len(positions)
+        return (positions[begin:] + positions[:begin])[:DATA_REQUEST_MAX_PARTITIONS]
 
     def _list_offsets(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
         body = data_pb2.ListOffsetsRequest()
@@ -261,6 +290,7 @@ class Consumer:
             self._refused([position], ApiError(known_code(result.error_code), message))
             return
         self._leaders.settled()
+        position.failing(None, self._loop.time())
         if isinstance(result, data_pb2.ListOffsetsPartitionResult):
             position.next_offset = result.offset
             return
@@ -291,6 +321,7 @@ class Consumer:
             self._leaders.refresh()
         for position in positions:
             position.not_before = self._loop.time() + RETRY_BACKOFF_S
+            position.failing(error, self._loop.time())
             view = self._leaders.want(position.topic)
             if view is not None and view.id != position.key[0]:
                 self._positions.pop(position.key, None)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
+from raftlog.client.refused import check_items
 from raftlog.client.requests import controller_request
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
@@ -33,7 +34,16 @@ class ControllerClient:
         self._cluster_id = cluster_id
         self._rng = rng
         self._router = Router(
-            transport, bootstrap, Protocol(Conversation.CONTROLLER, controller_refusal, controller_again), rng=rng
+            transport,
+            bootstrap,
+            Protocol(
+                Conversation.CONTROLLER,
+                controller_refusal,
+                controller_again,
+                # A controller that stops says unasked that it is none: what it has not answered yet it still answers.
+                notice=lambda notice: controller_refusal(notice) is not None,
+            ),
+            rng=rng,
         )
 
     @property
@@ -65,14 +75,19 @@ class ControllerClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
         principal: str = "",
+        raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
-        """Send one body, or a whole ControllerRequest, and return the response. Raises ApiError for an error of the request."""
+        """Send one body, or a whole ControllerRequest, and return the response. Raises ApiError for an error of the request.
+
+        An item that was refused raises RefusedItemsError; with ``raise_refused`` false the response has the results of all.
+        """
         if isinstance(body, controller_pb2.ControllerRequest):
             request = body
         else:
             client = common_pb2.ClientIdentity(principal=principal) if principal else None
             request = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
-        return checked(await self.send(request, timeout_s))
+        response = checked(await self.send(request, timeout_s))
+        return check_items(response) if raise_refused else response
 
     def session(self, name: str = "") -> Session:
         """Exactly-once writes of one client, retried across failovers. ``name`` is for people."""

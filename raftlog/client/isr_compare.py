@@ -98,7 +98,9 @@ def _of_the_leader(
         why = answer.failure if answer is not None else "it is not registered"
         return [Difference(Why.NO_ANSWER, f"broker {leader}: {why}", (Why.NO_ANSWER, leader))]
     if led is None:
-        text = f"broker {leader} does not know yet that it leads in leader epoch {committed.leader_epoch}"
+        # Asked for all that it leads, it does not say why this is not among it; asked by name it does.
+        why = answer.refused.get((committed.topic_id, committed.index), "it does not know yet, or cannot")
+        text = f"broker {leader} does not lead in leader epoch {committed.leader_epoch}: {why}"
         return [Difference(Why.LEADER_BEHIND, text, (Why.LEADER_BEHIND, leader))]
     theirs, ours = (led.leader_epoch, led.partition_epoch), (committed.leader_epoch, committed.partition_epoch)
     found: list[Difference] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raftlog.client.broker_client import checked_answer
+from raftlog.client.leaders import known_code
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.calls import Caller
@@ -27,6 +28,8 @@ class LeaderAnswer:
     broker_epoch: int = -1
     led: tuple[pb.LedPartition, ...] = ()
     """In the order of topic id and index; only those that it leads."""
+    refused: Mapping[PartitionKey, str] = field(default_factory=dict)
+    """Of those that were asked for by name: why it does not lead them."""
     failure: str = ""
 
 
@@ -80,7 +83,13 @@ async def _ask(
     if pages[0].broker_id != broker_id:
         return LeaderAnswer(broker_id, failure=f"broker {pages[0].broker_id} answers at {endpoint}")
     led = {(one.topic_id, one.partition_index): one for page in pages for one in page.partitions if not one.error_code}
-    return LeaderAnswer(broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)))
+    refused = {
+        (one.topic_id, one.partition_index): f"{known_code(one.error_code).name}: {one.error_message}".rstrip(": ")
+        for page in pages
+        for one in page.partitions
+        if one.error_code
+    }
+    return LeaderAnswer(broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)), refused)
 
 
 async def _page(

@@ -112,6 +112,10 @@ class Leaders:
         """Send a request's body to a broker that ``leader`` named. The future ends as those of :class:`Caller` do."""
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
+        if caller is not None and caller.silent:
+            # What it still owes keeps its time; nothing more is asked on a connection that says nothing.
+            caller.retire()
+            caller = None
         if caller is None:
             caller = self._callers[endpoint] = Caller(self._transport, endpoint, Conversation.BROKER)
         future = caller.call(broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S)

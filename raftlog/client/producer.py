@@ -19,6 +19,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
@@ -230,14 +231,18 @@ class Producer:
     def _send(self, leader_id: int, queues: list[tuple[PartitionKey, PartitionQueue, int]]) -> None:
         """One request to one broker; what does not fit it leaves in another."""
         settings = self._settings
-        size = 0
+        size = count = 0
         body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
         sent: list[tuple[PartitionKey, PartitionQueue]] = []
         for key, queue, epoch in queues:
-            if sent and size + settings.batch_bytes > settings.request_bytes:
+            if sent and (
+                size + settings.batch_bytes > settings.request_bytes
+                or count >= PRODUCE_MAX_RECORDS // 2
+                or len(sent) == DATA_REQUEST_MAX_PARTITIONS
+            ):
                 self._call(leader_id, body, sent)
                 body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
-                size, sent = 0, []
+                size, count, sent = 0, 0, []
             self._ended(queue.take(settings.batch_bytes))
             self._sticky.pop(queue.topic, None)
             records = [one.data for one in queue.in_flight]
@@ -246,6 +251,7 @@ class Producer:
                     topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, records=records
                 )
                 size += sum(map(len, records))
+                count += len(records)
                 sent.append((key, queue))
         if sent:
             self._call(leader_id, body, sent)

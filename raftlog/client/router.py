@@ -133,8 +133,14 @@ class Router:
             self._retarget(self._finder.redirected(refusal.hint, self._loop.time()))
 
     def silent(self, route: Route) -> None:
-        """A route let a call time out: the next call asks elsewhere."""
-        if self._is_current(route):
+        """A route let a call time out: the next call asks elsewhere. A link that says nothing at all is not used again.
+
+        [One of several connections to a server is dead, and nothing closes it: each call that comes back to it times out.]
+        """
+        current = self._is_current(route)
+        if route.silent:
+            self._retire(route)
+        if current:
             self._retarget(self._finder.lost(self._loop.time()))
 
     def retry(self, call: RoutedCall) -> bool:
@@ -170,7 +176,15 @@ class Router:
 
     def route_noticed(self, route: Route, notice: Any) -> None:
         """A server says something unasked. If it wants a new connection, calls from now on take that; the old one ends when it is done."""
-        if self.protocol.notice(notice) and self._routes.get(route.address) is route:
+        if self.protocol.notice(notice):
+            self._retire(route)
+            refusal = self.protocol.refusal(notice) if notice.HasField("error") else None
+            if refusal is not None:
+                # It stops: another one is asked from now on.
+                self.refused(route, refusal)
+
+    def _retire(self, route: Route) -> None:
+        if self._routes.get(route.address) is route:
             del self._routes[route.address]
             self._retired = [other for other in self._retired if not other.ended]
             self._retired.append(route)

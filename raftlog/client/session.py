@@ -17,6 +17,7 @@ from typing import NoReturn
 from google.protobuf.message import Message
 
 from raftlog.client.open_client import NumberedWrite, OpenClient
+from raftlog.client.refused import RefusedItemsError, check_items
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import TransportLimits
@@ -75,11 +76,13 @@ class Session:
         acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
         timeout_s: float = 10.0,
         principal: str = "",
+        raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
         """Send one body of ControllerRequest and return the response.
 
         With ``write.duplicate`` it has no body: the write stands at the token, the answer of the attempt that was executed is
-        lost. Raises ApiError; unless it says ``outcome_unknown`` the write was not executed and never will be.
+        lost. Raises ApiError; unless it says ``outcome_unknown`` the write was not executed and never will be. An item that was
+        refused raises RefusedItemsError: the others are written. With ``raise_refused`` false the response has the results.
         """
         deadline = self._loop.time() + timeout_s
         request = controller_request(body, acks=acks, cluster_id=self._cluster_id)
@@ -89,7 +92,10 @@ class Session:
             client = await self._admit(deadline)
             write = client.begin()
             try:
-                return await self._until_known(request, write, deadline)
+                response = await self._until_known(request, write, deadline)
+                return check_items(response) if raise_refused else response
+            except RefusedItemsError:
+                raise
             except ApiError as error:
                 if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
                     raise

@@ -54,7 +54,7 @@ class Demo:
         self.console.print(f"\n[bold]{title}[/bold]  [dim]{time.monotonic() - self._begun:.1f} s[/dim]")
 
     def _say(self, text: str) -> None:
-        self.console.print(f"  {text}", highlight=False)
+        self.console.print(f"  {text}", highlight=False, markup=False)
 
     def _result(self, what: str, result: str) -> None:
         self.summary.append((what, result))

@@ -15,12 +15,15 @@ from typing import Annotated
 import structlog
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.acts import Demo
 from raftlog.demo.world import DemoError
+from raftlog.safe_console import SafeConsole
 
 SETTINGS = {
     # Shorter than in real life, so that one need not wait long to see a dead broker fenced.
@@ -47,7 +50,7 @@ def demo(
     """
     # The demo speaks for itself; what its clients log about nodes it kills on purpose would only confuse.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    console = Console()
+    console = SafeConsole()
     begun = time.monotonic()
     # Temporary directories may be in memory; a log belongs on a disk.
     chosen = directory if directory is not None else Path(tempfile.mkdtemp(prefix="raftlog-demo-", dir=_disk()))
@@ -55,15 +58,15 @@ def demo(
         raise typer.BadParameter(f"{directory} is not empty", param_hint="--dir")
     cluster = LocalCluster(chosen, controllers=3, brokers=3, settings=SETTINGS)
     play = Demo(cluster, console)
-    code = Exit.OK
-    signal.signal(signal.SIGTERM, _interrupt)
+    code: int = Exit.OK
+    signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
         asyncio.run(play.run())
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         console.print("\ninterrupted")
-        code = Exit.REFUSED
+        code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
     except DemoError as error:
-        console.print(f"\n[bold red]a promise was broken:[/bold red] {error}", highlight=False)
+        console.print(f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False)
         keep, code = True, Exit.REFUSED
     finally:
         # Nothing may stop the stopping.
@@ -73,7 +76,7 @@ def demo(
         if directory is None:
             with contextlib.suppress(OSError):  # Something else is in it.
                 chosen.parent.rmdir()
-    if code is Exit.OK:
+    if code == Exit.OK:
         table = Table(title="What was shown", show_header=False, title_justify="left")
         for row in play.summary:
             table.add_row(*row)
@@ -83,10 +86,6 @@ def demo(
             f"{time.monotonic() - begun:.0f} s in all; no process is left" + ("" if keep else ", and no data")
         )
     raise typer.Exit(code)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _disk() -> Path:

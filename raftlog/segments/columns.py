@@ -9,7 +9,8 @@ field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``
 * ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
 * ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
-* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE does not say them, the fold counts.
+* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says a leader epoch only where that
+  leaps (after a restore or an unsafe recovery); else the fold counts.
 
 Columns are added, never changed: a file from before a column was there reads as null.
 """
@@ -139,7 +140,7 @@ def _partition_change(message: Any) -> Typed:
         "proposer_epoch": message.proposer_epoch,
         "isr_with_epochs": tuple([(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs]),
     }
-    for name in ("leader", "leader_recovery_state"):
+    for name in ("leader", "leader_recovery_state", "leader_epoch"):
         if message.HasField(name):
             typed[name] = getattr(message, name)
     return typed | {name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)}

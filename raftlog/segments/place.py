@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from raftlog.durable import fsync_directory, make_directories
 from raftlog.segments import files
 
 
@@ -43,7 +44,7 @@ class Place(Protocol):
         """Replace a small file: afterwards it holds either what it held before, or ``data``."""
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file, durably: what is published next may not know it any more, and would refuse it if it came back."""
 
 
 class LocalPlace:
@@ -69,7 +70,7 @@ class LocalPlace:
 
     def begin(self) -> None:
         """See Place."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directories(self.directory)
         self._lock = files.DirectoryLock(self.directory)
 
     def renew(self) -> None:
@@ -85,7 +86,7 @@ class LocalPlace:
         """See Place."""
         folder = self.directory / kind
         if kind:
-            folder.mkdir(exist_ok=True)
+            make_directories(folder)
         return sorted(path.name for path in folder.iterdir())
 
     def temporary(self, name: str) -> Path:
@@ -103,7 +104,9 @@ class LocalPlace:
 
     def remove(self, name: str) -> None:
         """See Place."""
-        (self.directory / name).unlink()
+        path = self.directory / name
+        path.unlink()
+        fsync_directory(path.parent)
 
 
 def is_uri(target: Path | str) -> bool:

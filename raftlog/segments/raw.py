@@ -99,8 +99,8 @@ def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
         yield from read_stream(file, path.stat().st_size, name or str(path))
 
 
-def read_stream(file: BinaryIO, size: int, name: str) -> Iterator[bytes]:
-    """Yield each batch's exact bytes, verified (CRC32C, contiguity, and the file's own hash at the end).
+def read_stream(file: BinaryIO, size: int, name: str, *, end_offset: int | None = None) -> Iterator[bytes]:
+    """Yield each batch's exact bytes, verified (CRC32C, contiguity, the file's own hash at the end, and ``end_offset`` if given).
 
     ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises CorruptExportError naming the first offset that
     can't be trusted.
@@ -132,6 +132,8 @@ def read_stream(file: BinaryIO, size: int, name: str) -> Iterator[bytes]:
     digest.update(footer[:-32])
     if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
         raise _corrupt(name, offset, "its footer does not match what it holds")
+    if end_offset is not None and offset != end_offset:
+        raise _corrupt(name, offset, f"it has last offset {offset - 1}, and the manifest says {end_offset - 1}")
 
 
 def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:

@@ -30,10 +30,7 @@ def check_segment(target: Path | str | Place, segment: Segment, cluster_id: str,
         identity = _identity(file, segment)
         # Before the hash: "from another cluster" says more than "other bytes than expected".
         if identity is not None and identity != (cluster_id, generation):
-            raise ExportMismatchError(
-                f"{segment.describe()} belongs to cluster {identity[0]} generation {identity[1]}, "
-                f"and the export to cluster {cluster_id} generation {generation}"
-            )
+            raise _foreign(segment, identity, (cluster_id, generation))
         if size != segment.bytes:
             raise _corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
         file.seek(0)
@@ -56,6 +53,13 @@ def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
         return None
 
 
+def _foreign(segment: Segment, found: tuple[str, int], owner: tuple[str, int]) -> ExportMismatchError:
+    return ExportMismatchError(
+        f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, "
+        f"and the export to cluster {owner[0]} generation {owner[1]}"
+    )
+
+
 def _corrupt(segment: Segment, why: str) -> CorruptExportError:
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
@@ -65,11 +69,24 @@ def _corrupt(segment: Segment, why: str) -> CorruptExportError:
     )
 
 
-def read_segment(target: Path | str | Place, segment: Segment) -> Iterator[bytes]:
-    """Each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` gives them. Raises CorruptExportError, ExportError."""
+def read_segment(
+    target: Path | str | Place, segment: Segment, *, owner: tuple[str, int] | None = None
+) -> Iterator[bytes]:
+    """Each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` gives them.
+
+    A sound file may still be the wrong one: it must have the offsets that the manifest gives it, and be of the cluster and the
+    generation of ``owner``. Raises CorruptExportError, ExportMismatchError, ExportError.
+    """
     place = open_place(target)
     with files.named_errors("read", f"{place}/{segment.file}"), place.open(segment.file) as file:
-        yield from read_stream(file, place.size(segment.file), segment.file)
+        size = place.size(segment.file)
+        header = read_header(file, segment.file)
+        if owner is not None and (header.cluster_id, header.generation) != owner:
+            raise _foreign(segment, (header.cluster_id, header.generation), owner)
+        if header.base_offset != segment.base_offset:
+            raise _corrupt(segment, f"it begins at offset {header.base_offset}")
+        file.seek(0)
+        yield from read_stream(file, size, segment.file, end_offset=segment.last_offset + 1)
 
 
 def verify_export(target: Path | str | Place, progress: Callable[[Segment], None] | None = None) -> Manifest:

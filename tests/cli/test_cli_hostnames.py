@@ -59,7 +59,7 @@ def test_a_broker_forwards_an_edit(raftlog, at, cluster):
         (["delete"], "give the names of hosts, or --all"),
         (["delete", "a", "--all"], "give the names of hosts, or --all"),
         (["delete", "a", "b", "--expected-offset", 1], "is about one host"),
-        (["set", "a b", 1], "is no hostname"),
+        (["set", "a b", 1], "is no host:"),
     ],
 )
 def test_what_makes_no_sense(raftlog, at, arguments, says):

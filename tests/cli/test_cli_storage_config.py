@@ -243,3 +243,23 @@ def test_standalone_needs_to_know_where_the_node_listens(raftlog, tmp_path):
     )
     assert ran.code == 2
     assert "where it listens" in ran.err
+
+
+def test_format_and_info_take_the_configuration_of_the_environment(raftlog, tmp_path, monkeypatch):
+    """As `controller run` does: in a container there is often no file."""
+    for variable, value in {
+        "RAFTLOG_PROCESS_ROLES": "controller",
+        "RAFTLOG_NODE_ID": "1",
+        "RAFTLOG_CLUSTER_ID": "C",
+        "RAFTLOG_LOG_DIRS": str(tmp_path / "data"),
+        "RAFTLOG_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:9093",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    made = raftlog("storage", "format", "--json")
+    assert (made.code, made.json["node_id"], made.json["directory"]) == (0, 1, str(tmp_path / "data"))
+    assert raftlog("storage", "info", "--json").json["directory_id"] == made.json["directory_id"]
+    other = raftlog("storage", "format", "--cluster-id", "D", "--node-id", 2, "--directory", tmp_path / "other")
+    assert (other.code, "node 2 of cluster D" in other.out) == (0, True)
+    mixed = raftlog("storage", "format", "--node-id", 2)
+    assert mixed.code == 2
+    assert "--directory, --cluster-id" in mixed.err

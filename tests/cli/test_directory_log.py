@@ -8,8 +8,8 @@ import pytest
 
 from raftlog import batch
 from raftlog.cli.image import fold
-from raftlog.cli.log_sources import DirectoryLog, ExportLog, begins_late
-from raftlog.errors import ConfigError
+from raftlog.cli.log_sources import DirectoryLog, ExportLog, begins_late, chunks
+from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -122,3 +122,26 @@ def test_an_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
     export(DirectoryLog(reader), tmp_path)
     with pytest.raises(ConfigError, match="begins at offset 2"):
         fold(ExportLog(tmp_path), None)
+
+
+class Skipping:
+    """A source that gives the batches behind the one that was asked for, or none."""
+
+    cluster_id, generation, start_offset, high_watermark, end_offset = "c", 0, 0, 4, 4
+
+    def __init__(self, chunk: bytes) -> None:
+        self.chunk = chunk
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        return self.chunk
+
+
+def test_what_begins_elsewhere_than_asked_is_no_answer() -> None:
+    reader = FakeReader()
+    behind = b"".join(reader.chunk[one.position : one.position + one.size] for one in batch.headers(reader.chunk))
+    first, *_ = batch.headers(reader.chunk)
+    with pytest.raises(CorruptLogError, match="offset 0") as caught:
+        list(chunks(Skipping(behind[first.size :]), 4))  # type: ignore[arg-type]
+    assert caught.value.offset == 0
+    with pytest.raises(CorruptLogError, match="nothing at offset 0, and says that it ends at 4"):
+        list(chunks(Skipping(b""), 4))  # type: ignore[arg-type]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
-from raftlog.cli.exits import Exit, FailedError, exit_code
+from raftlog.cli.exits import DISK_REMEDY, Exit, FailedError, exit_code
+from raftlog.cli.main import main
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode, StorageError
 from raftlog.segments.errors import CorruptExportError, ExportError
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -21,7 +30,9 @@ from raftlog.segments.errors import CorruptExportError, ExportError
         (CorruptLogError("x", offset=3), Exit.FOUND),
         (CorruptExportError("x", file="f"), Exit.FOUND),
         (ExportError("x"), Exit.REFUSED),
-        (StorageError("x"), Exit.REFUSED),
+        (StorageError("x"), Exit.DISK),
+        (caused(ExportError("x"), OSError(errno.ENOSPC, "full")), Exit.DISK),
+        (caused(ConfigError("x"), OSError(errno.ENOENT, "none")), Exit.USAGE),
         (TimeoutError(), Exit.UNREACHABLE),
         (FailedError("x", Exit.FOUND), Exit.FOUND),
     ],
@@ -29,3 +40,25 @@ from raftlog.segments.errors import CorruptExportError, ExportError
 )
 def test_exit_code(error, code):
     assert exit_code(error) is code
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_a_disk_error_that_nobody_has_named_is_one_line(monkeypatch, capsys, number):
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/data/x")
+
+    monkeypatch.setattr("raftlog.cli.main.build", lambda: fail)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code is Exit.DISK
+    said = capsys.readouterr().err
+    assert said == f"raftlog: the disk failed: can't use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
+
+
+def test_other_errors_of_the_system_are_defects(monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.EPIPE + 1000, "x")
+
+    monkeypatch.setattr("raftlog.cli.main.build", lambda: fail)
+    with pytest.raises(OSError, match="x"):
+        main([])

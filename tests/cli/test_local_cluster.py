@@ -10,12 +10,15 @@ import time
 
 import pytest
 
+from raftlog.cli.ask import Answer, Quorum
 from raftlog.cli.exits import FailedError
 from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.cli.local_commands import start_quorum
 from raftlog.cli.processes import Daemons
 from raftlog.config import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.meta_file import read_identity
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 
 def test_generate_writes_valid_configurations_and_formats(tmp_path):
@@ -123,3 +126,27 @@ def test_a_reused_pid_is_not_ours(tmp_path):
     assert not daemons.signal("other", signal.SIGKILL)
     (tmp_path / "broken.pid").write_text("")
     assert daemons.pid("broken") is None
+
+
+def test_a_leader_that_is_no_node_of_the_directory(tmp_path, monkeypatch):
+    """Voters can be added by hand: the cluster is up, whoever leads it."""
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
+    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),)))
+    assert cluster.wait_leader_id(1) == 9
+    with pytest.raises(ConfigError, match="no node 'controller-9'"):
+        cluster.wait_leader(1)
+
+
+def test_starting_a_quorum_leaves_it_running_whoever_leads(tmp_path, monkeypatch, capsys):
+    """What it started must not be stopped because a voter leads that it does not know."""
+    leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
+    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),)))
+    monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
+    monkeypatch.setattr(LocalCluster, "ready", lambda self, name, timeout_s=1.0: (True, ""))
+    stopped: list[str] = []
+    monkeypatch.setattr(LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names) or [])
+    start_quorum(nodes=1, base_port=None, directory=tmp_path / "c", timeout=5)
+    assert stopped == []
+    assert "controller 9 leads cluster" in capsys.readouterr().out

@@ -177,3 +177,19 @@ def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so() -> None
         assert error.value.code is ErrorCode.NETWORK_EXCEPTION
 
     simulate_data(test)
+
+
+def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.client.consumer.DATA_REQUEST_MAX_PARTITIONS", 2)
+
+    async def test(world: DataWorld) -> None:
+        for index in range(5):
+            fill(world, index, b"%d" % index)
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        assert sorted(await values(consumer, 5)) == [b"0", b"1", b"2", b"3", b"4"]
+        asked = [len(one.partitions) for body in ("list_offsets", "fetch") for one in world.requests(1, body)]
+        assert max(asked) == 2
+        consumer.close()
+
+    simulate_data(test, leaders=(1,) * 5)

@@ -7,6 +7,7 @@ from client_world import World, create, leader, not_controller, refuses, silent,
 
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 
@@ -142,6 +143,42 @@ def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewh
         assert world.loop.time() - begun == pytest.approx(2.5, abs=0.1)
         await client.call(create(), timeout_s=2)
         assert (len(a.asked), len(b.asked)) == (1, 1)
+        client.close()
+
+    simulate(test)
+
+
+def test_a_connection_that_says_nothing_is_not_used_again() -> None:
+    """[one connection to the leader is dead, and nothing closes it: each call that comes back to it times out]"""
+
+    async def test(world: World) -> None:
+        a = await world.controller("a", leader)
+        client = world.controller_client("a")
+        await client.call(create())
+        assert world.network.mute("client", "a", Conversation.CONTROLLER) == 1
+        error = await failure(client.call(create(), timeout_s=1))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
+        await client.call(create(), timeout_s=1)
+        assert len(a.links) == 2
+        await asyncio.sleep(1)
+        assert all(route.ended for route in client._router._retired)
+        client.close()
+
+    simulate(test)
+
+
+def test_a_connection_on_which_others_are_answered_stays() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller(
+            "a", lambda request: None if request.create_topics.topics[0].name == "slow" else leader(request)
+        )
+        client = world.controller_client("a")
+        call = asyncio.ensure_future(client.call(create("slow"), timeout_s=1))
+        await asyncio.sleep(0.5)
+        await client.call(create())
+        assert (await failure(call)).code is ErrorCode.REQUEST_TIMED_OUT
+        await client.call(create())
+        assert len(a.links) == 1
         client.close()
 
     simulate(test)

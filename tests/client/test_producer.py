@@ -342,3 +342,19 @@ def test_acks_are_checked_and_sent() -> None:
         assert [(one.acks, one.timeout_ms) for one in world.requests(1, "produce")] == [(-1, 700), (0, 700), (1, 700)]
 
     simulate_data(test)
+
+
+@pytest.mark.parametrize("bound", ["PRODUCE_MAX_RECORDS", "DATA_REQUEST_MAX_PARTITIONS"])
+def test_a_request_has_no_more_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(f"raftlog.client.producer.{bound}", 2)
+
+    async def test(world: DataWorld) -> None:
+        producer = world.producer()
+        sent = [producer.send(TOPIC, b"v", partition=index) for index in range(5)]
+        await asyncio.gather(*sent)
+        sizes = [len(one.partitions) for one in world.requests(1, "produce")]
+        assert sum(sizes) == 5
+        assert max(sizes) <= 2
+        producer.close()
+
+    simulate_data(test, leaders=(1,) * 5)

@@ -1,0 +1,64 @@
+"""How a command ends that Ctrl-C interrupts: by the signal itself, after its cleaning up.
+
+A shell ends its loop only if the program *died of* SIGINT: `while true; do raftlog ...; done` goes on for ever over a program that catches
+the signal and exits with 130. Programs see no difference: a shell reports both as 130.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""Of ``sys.exit``: the command was interrupted by SIGINT, and has cleaned up."""
+
+
+TERMINATED = 143
+"""Of ``sys.exit``: SIGTERM ended the command before it was done, and it has cleaned up."""
+
+
+class TerminationError(KeyboardInterrupt):
+    """SIGTERM came: treated as Ctrl-C is, but for the exit code."""
+
+
+def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler for SIGTERM. Raises TerminationError."""
+    raise TerminationError
+
+
+def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
+    """Import a command's main function by ``load``, run it, and end the process. Main thread only.
+
+    ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or KeyboardInterrupt. Where SIGINT is ignored, as in the
+    background of a shell script, it stays so.
+    """
+    interrupted = False
+
+    def end_by_sigint() -> None:
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    # Exit handlers run in reverse order: the others, which clean up, run before this one.
+    atexit.register(end_by_sigint)
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeds:
+        # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code: object = 0
+    try:
+        main = load()
+        if heeds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main()
+    except SystemExit as error:
+        code = error.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    interrupted = code == INTERRUPTED
+    sys.exit(code)  # type: ignore[arg-type]

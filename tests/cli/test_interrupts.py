@@ -1,0 +1,106 @@
+"""Ctrl-C: a command cleans up and dies of SIGINT, so that the shell's loop around it ends too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raftlog.cli.local import LocalCluster
+
+PATIENCE_S = 60
+PROGRAM = """
+import atexit, signal, sys, time
+signal.signal(signal.SIGINT, {disposition})
+from raftlog.cli.interrupts import run_interruptible
+
+def load():
+    {importing}
+    return main
+
+def main():
+    atexit.register(lambda: print("cleaned up", flush=True))
+    {running}
+
+run_interruptible(load)
+"""
+WAIT = "print('waits', flush=True); time.sleep(60)"
+
+
+def start(**parts: str) -> subprocess.Popen[str]:
+    filled = {"disposition": "signal.default_int_handler", "importing": "pass", "running": "pass"} | parts
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(**filled)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def test_a_command_dies_of_the_signal_behind_its_exit_handlers() -> None:
+    assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
+
+
+def test_while_it_imports_it_dies_without_a_traceback() -> None:
+    assert interrupt(start(importing=WAIT)) == (-signal.SIGINT, "", "")
+
+
+def test_a_command_that_ends_with_130_was_interrupted() -> None:
+    process = start(running="sys.exit(130)")
+    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("cleaned up\n", "", -signal.SIGINT)
+
+
+@pytest.mark.parametrize(("running", "code"), [("pass", 0), ("return 0", 0), ("return 3", 3), ("sys.exit(4)", 4)])
+def test_other_exit_codes_are_passed_on(running: str, code: int) -> None:
+    process = start(running=running)
+    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == ("cleaned up\n", "", code)
+
+
+def test_where_sigint_is_ignored_it_stays_so() -> None:
+    process = start(disposition="signal.SIG_IGN", running="print('waits', flush=True); time.sleep(0.5); print('done')")
+    assert interrupt(process) == (0, "done\ncleaned up\n", "")
+
+
+def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
+    """A shell that starts the node again and again, as a terminal runs it."""
+    node = cluster.node(name)
+    command = f"{sys.executable} -m raftlog.cli {node.role} run -c {cluster.config_path(name)}"
+    return subprocess.Popen(
+        ["bash", "-c", f'for i in 1 2; do {command}; echo "again after $?"; done'],
+        env={**os.environ, "RAFTLOG_LOG_LEVEL": "info"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_node_stops_in_order_and_the_loop_around_it_ends(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    shell = node_in_a_loop(cluster, "controller-1")
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not cluster.ready("controller-1")[0]:
+            assert shell.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(shell.pid, signal.SIGINT)
+        out, _ = shell.communicate(timeout=PATIENCE_S)
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == -signal.SIGINT, out
+    assert "controller stopped" in out
+    assert "again" not in out
+    assert "Traceback" not in out

@@ -1,0 +1,201 @@
+"""What others wrote reaches no terminal as it is: escape sequences, line breaks, marks of direction, markup of our own tools."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from raftlog import batch
+from raftlog.cli import image, log
+from raftlog.cli.log_sources import DirectoryLog
+from raftlog.cli.main import report
+from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.records import record
+from raftlog.observability import setup_logging
+from raftlog.observability.http_server import HttpServer, escape
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.printable import printable, printable_json
+from raftlog.safe_console import SafeConsole
+from raftlog.storage.chunks import read_span
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+EVIL = "a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
+SEEN = r"a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
+
+
+def harmless(text: str) -> None:
+    """Nothing but printable characters and the line breaks of ours; and the markup is text."""
+    assert all(line.isprintable() for line in text.split("\n")), repr(text)
+    assert not any(line.lstrip().startswith("FORGED") for line in text.split("\n")), repr(text)
+
+
+def test_each_character_is_told_by_its_escape() -> None:
+    assert printable(EVIL) == SEEN
+    assert printable("an ä, 中, 😀 and a\tb\n", keep="\n") == "an ä, 中, 😀 and a\\tb\n"
+    assert printable("\U000e0001") == r"\U000e0001"
+
+
+def test_json_stays_json() -> None:
+    document = {"a": EVIL, "\x7f": ["\U000e0001", "ä😀"]}
+    text = printable_json(json.dumps(document, ensure_ascii=False, indent=2))
+    assert json.loads(text) == document
+    assert "ä😀" in text
+    harmless(text)
+
+
+def test_what_commands_print_with(capsys: Any) -> None:
+    print_table(("A", "B"), [(EVIL, 1), ("[bold]x[/bold]", None)])
+    print_line(EVIL)
+    print_json({"a": EVIL})
+    print_json_line([EVIL])
+    print_error(EVIL)
+    out, err = capsys.readouterr()
+    harmless(out)
+    harmless(err)
+    for text in (SEEN, "[bold]x[/bold]"):
+        assert text in out
+    assert err == SEEN + "\n"
+
+
+def test_a_console_shows_it_so_whatever_it_is_given() -> None:
+    out = io.StringIO()
+    console = SafeConsole(file=out, width=300, force_terminal=True, color_system="truecolor", markup=False)
+    console.print(EVIL, style="red", highlight=False)
+    text = out.getvalue()
+    assert text.startswith("\x1b[31m"), "a style of ours is none of the stranger's"
+    assert text.count("\x1b") == 2 * len(text.rstrip("\n").split("\n"))
+    for char in "\x07\r\x9b\u202e\x7f\u2028":
+        assert char not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [(ApiError(ErrorCode.INVALID_REQUEST, EVIL, field=EVIL), 1), (ConfigError("two\nlines \x1b[2J"), 2)],
+    ids=["another node's", "ours"],
+)
+def test_errors(capsys: Any, error: Any, lines: int) -> None:
+    report(error)
+    err = capsys.readouterr().err
+    assert err.count("\n") == lines
+    assert all(line.isprintable() for line in err.split("\n"))
+
+
+class Planted:
+    """A log of before anybody looked at what came in."""
+
+    def __init__(self) -> None:
+        self.identity = SimpleNamespace(cluster_id="c", generation=0)
+        messages: list[Any] = [
+            pb.LeaderChangeRecord(leader_id=1, voters=[1]),
+            pb.FeatureLevelRecord(name="metadata.version", feature_level=4),
+            pb.RegisterBrokerRecord(
+                broker_id=7,
+                broker_epoch=2,
+                incarnation_id=EVIL,
+                end_points=[pb.Listener(name=EVIL, host=EVIL, port=1)],
+                rack=EVIL,
+                log_dirs=[EVIL],
+                fenced=True,
+            ),
+            pb.HostnameRecord(hostname=EVIL, broker_id=7, reason=EVIL),
+            pb.ExportCursorRecord(name="n", end_offset=1, target=EVIL),
+            pb.ConfigRecord(resource_type=16, resource_name=EVIL, name="match", value=EVIL),
+            pb.TopicRecord(name=EVIL, topic_id=bytes(16)),
+        ]
+        self.chunk = b"".join(
+            batch.encode([record(message)], base_offset=at, epoch=1, timestamp_ms=1, principal=EVIL, control=not at)
+            for at, message in enumerate(messages)
+        )
+        self.start_offset, self.end_offset = 0, len(messages)
+        self.snapshots: tuple[Any, ...] = ()
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        return read_span([(0, self.chunk)], offset, until, max_bytes)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
+@pytest.mark.parametrize("command", [("log", "dump"), ("image", "show")], ids=" ".join)
+def test_commands_that_read_a_log(raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool) -> None:
+    @contextmanager
+    def planted(*_: object) -> Iterator[Any]:
+        yield DirectoryLog(Planted())
+
+    monkeypatch.setattr(log, "open_log", planted)
+    monkeypatch.setattr(image, "open_log", planted)
+    ran = raftlog(*command, *(("--json",) if as_json else ()))
+    assert ran.code == 0, ran
+    harmless(ran.out)
+    if as_json:
+        assert "\\u001b[31m" in ran.out
+    elif command == ("log", "dump"):
+        assert ran.out.count("\n") == Planted().end_offset
+        assert rf"rack={SEEN}" in ran.out
+
+
+ANSWERS = {
+    ("brokers", "list"): controller_pb2.DescribeBrokersResponse(
+        brokers=[controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)],
+        lowest_acknowledged_offset=-1,
+        lao_unknown_reason=EVIL,
+    ),
+    ("hostnames", "list"): controller_pb2.ListHostnamesResponse(
+        hostnames=[controller_pb2.MappedHostname(hostname=EVIL, reason=EVIL, endpoint=EVIL)],
+        absent_ids=[controller_pb2.AbsentBrokerId(endpoint=EVIL)],
+    ),
+    ("cursors", "list"): controller_pb2.ListExportCursorsResponse(
+        cursors=[controller_pb2.ExportCursor(name=EVIL, target=EVIL, offset=1, timestamp_ms=5)]
+    ),
+}
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
+@pytest.mark.parametrize("command", ANSWERS, ids=" ".join)
+def test_commands_that_ask_a_cluster(raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool) -> None:
+    monkeypatch.setattr("raftlog.cli.session.run", lambda body, timeout_s: ANSWERS[command])
+    ran = raftlog(*command, "--bootstrap-controller", "127.0.0.1:1", *(("--json",) if as_json else ()))
+    assert ran.code == 0, ran
+    harmless(ran.out)
+    assert "FORGED" in ran.out
+    assert "[red]f[/]" in "".join(ran.out.split())
+
+
+def test_log_lines_of_a_node_on_a_terminal() -> None:
+    structured, out = structlog.get_config(), io.StringIO()
+    try:
+        setup_logging("info", "console", stream=out)
+        with suppress(ValueError):
+            fail_and_log()
+    finally:
+        structlog.configure(**structured)
+    text = out.getvalue()
+    assert "ValueError" in text
+    # The traceback has lines of its own: what a stranger wrote into an exception's message may break a line there, and nothing else.
+    assert all(line.isprintable() for line in text.replace("\t", " ").split("\n")), repr(text)
+    assert text.split("\n", maxsplit=1)[0].count("FORGED") == 3
+
+
+def fail() -> None:
+    raise ValueError(EVIL)
+
+
+def fail_and_log() -> None:
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger("x").exception(EVIL, host=EVIL, nested={"a": [EVIL]})
+        raise
+
+
+def test_the_page_of_a_node() -> None:
+    assert escape("<b>" + EVIL) == "&lt;b&gt;" + SEEN
+    server = HttpServer("", 0, MetricsRegistry(), lambda: (True, EVIL), status=lambda: {EVIL: EVIL})
+    assert server.application() is not None
