@@ -115,7 +115,7 @@ class Administrator:
         assert self._client is not None
         operation = self._workload.operation(client=self.name, kind="admin", key=key, acks=common_pb2.ACKS_COMMITTED)
         try:
-            response = await self._client.call(body, timeout_s=self._world.config.timeout_s)
+            response = await self._client.call(body, timeout_s=self._world.config.timeout_s, raise_refused=False)
         except ApiError as error:
             operation.refused(error)
         else:

@@ -12,6 +12,7 @@ import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit
+from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +36,10 @@ def simulate(
     until: Annotated[float, typer.Option(metavar="S", help="Stop at this virtual time.")] = 0.0,
     shrink: Annotated[bool, typer.Option(help="Look for a smaller config that fails alike.")] = False,
     shrink_s: Annotated[float, typer.Option(metavar="S", help="How long to look.")] = 60.0,
+    max_s: Annotated[
+        float, typer.Option(metavar="S", min=0.0, help="Real time of a run; past it, it has failed. 0: no bound.")
+    ] = MAX_REAL_S,
+    max_steps: Annotated[int, typer.Option(min=1, help="Steps of a run; past them, it has failed.")] = MAX_STEPS,
     lines: Annotated[int, typer.Option(min=0, help="Of the transcript, at a failure or with --until.")] = 60,
     verbose: Annotated[bool, typer.Option("--verbose", help="Each step and message in the transcript.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
@@ -67,8 +72,8 @@ def simulate(
         chosen = SwarmConfig.from_json(config if config.lstrip().startswith("{") else Path(config).read_text())
     failed = False
     for number in range(seed, seed + seeds):
-        outcome = run_swarm(number, chosen, checkers(), until_s=until)
-        if outcome.failure is not None and shrink:
+        outcome = run_swarm(number, chosen, checkers(), until_s=until, max_steps=max_steps, max_real_s=max_s)
+        if outcome.failure is not None and shrink and not isinstance(outcome.failure, RunTooLongError):
             smaller = shrinking.shrink(number, outcome.config, outcome.failure, within_s=shrink_s)
             outcome = run_swarm(number, smaller, checkers())
         failed |= outcome.failure is not None

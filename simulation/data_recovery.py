@@ -1,5 +1,6 @@
 """What must come of partitions when the faults are over: ISRs full again, everything committed, records taken.
 
+Whoever is asked to read gets what is committed, the last records with it: a partition that takes records may give none.
 Asked for where the leader is a healed broker that reaches the controllers; of its followers those are meant that are healed, too, and
 that it reaches. A partition may be without a leader as long as nobody of its ISR is among the healed.
 """
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raftlog.storage.partition_api import PartitionKey
 from simulation.checks.api import CheckFailedError
+
+READ_FOR_S = 5.0
+"""Then a new consumer tries what is left."""
 
 if TYPE_CHECKING:
     from simulation.hosts import BrokerHost
@@ -36,7 +40,7 @@ async def recover(world: World, within_s: float) -> None:
     except AssertionError as error:
         raise type(error)(f"{error}: {said[0]}") from None
     data = world.workload.data
-    names = {topic_id: name for name, topic_id in data.topics.items()}
+    names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
     wanted = [(names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)]
     if wanted:
         brokers = [host.name for host in world.core_brokers()]
@@ -47,8 +51,37 @@ async def recover(world: World, within_s: float) -> None:
         if wrong:
             raise CheckFailedError(f"it did not happen: records are taken: {wrong}")
         await world.until(full, within_s, "partitions have recovered from the last records")
+    await _read_all(world, within_s)
     world.note("data", f"{len(wanted)} partitions take records")
     world.outcome.operations["partitions recovered"] = len(wanted)
+
+
+async def _read_all(world: World, within_s: float) -> None:
+    """What is committed of each partition that is led in the healed part is given to who reads it. Raises CheckFailedError."""
+    names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
+    ends = {(names[led.key[0]], led.key): _high_watermark(led) for led in _led(world) if led.key[0] in names}
+    wanted = {place: end for place, end in ends.items() if end > 0}
+    deadline, why = world.now() + within_s, ""
+    while wanted:
+        if world.now() > deadline:
+            raise CheckFailedError(
+                f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}: {why}"
+            )
+        brokers = [host.name for host in world.core_brokers()]
+        read, why = await world.workload.data.last_reads(brokers, wanted, READ_FOR_S)
+        counts = world.outcome.operations
+        counts["partitions read"] = counts.get("partitions read", 0) + len(read)
+        # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked of nobody.
+        led = {led.key: _high_watermark(led) for led in _led(world)}
+        wanted = {place: end for place, end in wanted.items() if place not in read and led.get(place[1], -1) >= end}
+
+
+def _high_watermark(led: _Led) -> int:
+    """As its leader says; -1: it does not lead."""
+    data = led.leader.service.data if led.leader.service is not None else None
+    replicas: Any = data.replicas if data is not None and data.recovered else None
+    replica = replicas._host.replicas.get(led.key) if replicas is not None else None
+    return int(getattr(replica.role, "high_watermark", -1)) if replica is not None else -1
 
 
 def _enough(led: _Led) -> bool:

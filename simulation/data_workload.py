@@ -28,6 +28,8 @@ OTHERS_SHARE = 0.1
 """Of the records: to topics that come and go."""
 BURST = 8
 """At most so many records are posted at once."""
+LAST_READ = 3
+"""So many records at the end of each partition are read after the healing."""
 _GONE = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
 
@@ -95,7 +97,7 @@ class DataWorkload:
         found = None
         for _ in range(CREATE_TRIES):
             try:
-                response = await client.call(pb.CreateTopicsRequest(topics=[topic]), timeout_s=3.0)
+                response = await client.call(pb.CreateTopicsRequest(topics=[topic]), timeout_s=3.0, raise_refused=False)
             except ApiError:
                 await asyncio.sleep(0.3)
                 continue
@@ -230,3 +232,29 @@ class DataWorkload:
             for (_, key), one in zip(partitions, done, strict=True)
             if one.outcome != "ok"
         }
+
+    async def last_reads(
+        self, brokers: list[str], wanted: dict[tuple[str, PartitionKey], int], within_s: float
+    ) -> tuple[set[tuple[str, PartitionKey]], str]:
+        """Which partitions a consumer that begins at these brokers reads up to their ends; of the others, what it met."""
+        world = self._world
+        self._values += 1
+        client = f"last-consumer.{self._values}"
+        consumer = Consumer(
+            world.network.transport_for("last-producer"), [host.endpoint for host in world.members if host.name in brokers],
+            rng=world.rng(client), settings=ConsumerSettings(request_timeout_ms=int(within_s * 1000)),
+        )  # fmt: skip
+        for (topic, key), end in wanted.items():
+            consumer.assign(topic, key[1], max(0, end - LAST_READ))
+        left, why, until = dict(wanted), "", world.now() + within_s
+        ids = {topic: key[0] for topic, key in wanted}
+        while left and not why and (remaining_s := until - world.now()) > 0:
+            try:
+                for record in await consumer.poll(remaining_s):
+                    world.watch.tell("consumed", client, ids[record.topic], record)
+            except ApiError as error:
+                why = str(error)
+            left = {place: end for place, end in left.items() if consumer.position(place[0], place[1][1]) < end}
+        why = why or str(consumer.failing() or consumer.unknown_topics or consumer.failure)
+        consumer.close()
+        return set(wanted) - set(left), why

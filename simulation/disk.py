@@ -16,6 +16,8 @@ from itertools import islice
 from random import Random
 from typing import Literal
 
+from typing_extensions import override
+
 from raftlog import snapshot_file
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
@@ -32,7 +34,7 @@ from raftlog.storage.log_start import (
     require_vote,
     started_at,
 )
-from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped
+from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
 
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
@@ -50,8 +52,11 @@ class SimDisk(DiskHardware):
     ) -> None:
         self.identity = identity
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
-        self.flipped: set[int] = set()
-        """Chunks of the log, by base offset, of which a bit was flipped."""
+        self.flipped: dict[int, bytes] = {}
+        """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
+        self._flipped_snapshots: dict[SnapshotId, bytes] = {}
+        self.between_steps: Callable[[], None] = lambda: None
+        """Called between the steps of what the real store does in several: it may crash the node right there."""
         self._store: SimLogStore | None = None
         self.durable = Chunks([], [])
         self.live = Chunks([], [])
@@ -73,6 +78,7 @@ class SimDisk(DiskHardware):
         """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
+        self.opened()
         self._store = SimLogStore(self)
         return self._store
 
@@ -110,18 +116,31 @@ class SimDisk(DiskHardware):
                 return False
             snapshot_id = rng.choice(sorted(self.snapshots))
             self.snapshots[snapshot_id] = flipped(self.snapshots[snapshot_id], rng)
+            self._flipped_snapshots[snapshot_id] = self.snapshots[snapshot_id]
         else:
             if not self.durable.chunks:
                 return False
             base = rng.choice(self.durable.bases)
             at = bisect_left(self.durable.bases, base)
-            self.flipped.add(base)
             changed = self.durable.chunks[at] = flipped(self.durable.chunks[at], rng)
+            self.flipped[base] = changed
             alive = bisect_left(self.live.bases, base)
             if alive < len(self.live.bases) and self.live.bases[alive] == base:
                 self.live.chunks[alive] = changed[: len(self.live.chunks[alive])]
         self.happened(f"bit_flip_{place}")
         return True
+
+    @override
+    def is_damaged(self) -> bool:
+        """Of a snapshot that was found damaged, and dropped, the log may begin at its end still."""
+        return (
+            self.vote_is_corrupt
+            or any(still_there(chunks, *one) for one in self.flipped.items() for chunks in (self.durable, self.live))
+            or any(
+                self.snapshots[one] == damaged if one in self.snapshots else one == log_start_of(self.state)
+                for one, damaged in self._flipped_snapshots.items()
+            )
+        )
 
     def keep_vote(self, vote: VoteState) -> None:
         """Durable from here on."""
@@ -138,6 +157,10 @@ class SimDisk(DiskHardware):
         self.vote = rng.choice(self._older_votes)
         self.happened("vote_rolled_back")
         return True
+
+    def sound_snapshots(self) -> dict[SnapshotId, bytes]:
+        """Those that no flipped bit has damaged."""
+        return {one: content for one, content in self.snapshots.items() if self._flipped_snapshots.get(one) != content}
 
     def used_bytes(self) -> int:
         """Log and snapshots, those in the making included."""
@@ -187,12 +210,12 @@ class SimLogStore(SimStore):
             if newest is not None and not self._is_part(newest[0]):
                 self._empty_at(newest[0])
                 found = self._scan()
-            require_vote(disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
+            require_vote("the vote file", disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
             disk.live.drop_below(disk.state.start_offset)
             disk.durable.drop_below(disk.state.start_offset)
             self._delete_before(log_start_of(disk.state))
         except FatalError as error:
-            raise self._commit.fail(error) from None
+            raise self._commit.fail(self._disk.met(error)) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
         return recovered(disk.vote, disk.state, found, tuple(sorted(disk.snapshots)), newest)
@@ -215,15 +238,18 @@ class SimLogStore(SimStore):
         return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
+        """As the real one: the log is emptied, durably, then its start moves, then older snapshots go."""
         disk = self._disk
+        disk.write(Write(0, None))
+        disk.between_steps()
+        disk.sync(len(disk.unflushed))
+        disk.between_steps()
         disk.state = emptied_at(disk.state, snapshot_id)
-        disk.unflushed = []
-        disk.live.clear()
-        disk.durable.clear()
         self._delete_before(snapshot_id)
 
     def _delete_before(self, snapshot_id: SnapshotId) -> None:
-        for one in [one for one in self._disk.snapshots if one < snapshot_id]:
+        for one in sorted(one for one in self._disk.snapshots if one < snapshot_id):
+            self._disk.between_steps()
             del self._disk.snapshots[one]
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
@@ -267,7 +293,7 @@ class SimLogStore(SimStore):
         try:
             return read_span(self._disk.live.scan(offset), offset, until, max_bytes)
         except FatalError as error:
-            raise self._commit.fail(error) from None
+            raise self._commit.fail(self._disk.met(error)) from None
 
     def write_vote(self, vote: VoteState, done: VoteDone) -> None:
         """Replace the vote durably, then call ``done`` from the loop; one after the other, each after its latency."""
@@ -343,7 +369,7 @@ class SimLogStore(SimStore):
         try:
             return snapshot_file.read_header(self._disk.snapshots[snapshot_id])
         except FatalError as error:
-            raise self._commit.fail(error) from None
+            raise self._commit.fail(self._disk.met(error)) from None
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
         """Bytes of a complete snapshot. Raises LookupError, ValueError."""
@@ -367,10 +393,12 @@ class SimLogStore(SimStore):
         disk, start = self._disk, snapshot_id.end_offset
         if not disk.state.start_offset <= start <= self._commit.end_offset:
             raise ValueError(f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.end_offset})")
+        # As the real one: first the start, durably, then older snapshots, then the log, whose deletion a crash may take back.
         disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
+        self._delete_before(snapshot_id)
+        disk.between_steps()
         disk.live.drop_below(start)
         disk.durable.drop_below(start)
-        self._delete_before(snapshot_id)
 
     def free_bytes(self) -> int:
         """See the protocol."""

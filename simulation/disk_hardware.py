@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from raftlog.errors import StorageError
+from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.chunks import behind, cut
 from raftlog.storage.group_commit import GroupCommit
 
@@ -93,6 +93,8 @@ class DiskHardware:
         """Writes that a crash may lose, oldest first."""
         self.faults: dict[str, int] = {}
         """What really happened to this disk, by name."""
+        self._injected: list[FatalError] = []
+        """The errors that faults have raised since the disk was opened, and that have excused no stop yet."""
 
     def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
         """Make the next such operation fail; the store is broken from then on, until the disk is opened anew."""
@@ -103,7 +105,34 @@ class DiskHardware:
         failure = self._failures.pop(operation, None)
         if failure is not None:
             self.happened(f"eio_{operation}")
+            self._injected.append(failure)
         return failure
+
+    def met(self, error: FatalError) -> FatalError:
+        """An error that reading has raised: an injected one if there is damage that explains it."""
+        if isinstance(error, CorruptLogError) and self.is_damaged():
+            self._injected.append(error)
+        return error
+
+    def is_damaged(self) -> bool:
+        """Whether a flipped bit is there still, or what was lost with it is missing."""
+        raise NotImplementedError
+
+    def excuses(self, error: BaseException) -> bool:
+        """Whether an injected fault has raised this error, with which a process stops. Each excuses one stop.
+
+        The error itself is compared, or of damage its words, as a store hands them on. What a snapshot holds is checked by who reads
+        it, not by the store: for that the damage itself is the excuse, as long as it is there.
+        """
+        for given in self._injected:
+            if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
+                self._injected.remove(given)
+                return True
+        return isinstance(error, CorruptLogError) and self.is_damaged()
+
+    def opened(self) -> None:
+        """A new store has the disk: the one that met the earlier errors is gone."""
+        self._injected.clear()
 
     def forget_failures(self) -> None:
         """Nothing is ordered to fail any more."""
@@ -157,7 +186,9 @@ class DiskHardware:
         if self.capacity_bytes is None or len(data) <= self.free_bytes():
             return None
         self.happened("enospc")
-        return StorageError("append: no space left on device")
+        failure = StorageError("append: no space left on device")
+        self._injected.append(failure)
+        return failure
 
     def released(self) -> None:
         """The store gave the disk back."""
@@ -219,6 +250,12 @@ class SimStore:
             raise self._commit.failure
         if self._recovered is not recovered:
             raise ValueError("recover() comes first, and once")
+
+
+def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
+    """Whether the chunk at ``base`` is this damaged one, or what a truncation has left of it."""
+    index = bisect_left(chunks.bases, base)
+    return index < len(chunks.bases) and chunks.bases[index] == base and damaged.startswith(chunks.chunks[index])
 
 
 def flipped(content: bytes, rng: Random) -> bytes:

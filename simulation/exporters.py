@@ -57,7 +57,7 @@ class Exporters:
                 change = _change(name, listed, draw, share)
                 if change is not None:
                     response = await client.call(
-                        pb.AlterExportCursorsRequest(alterations=[change]), timeout_s=TIMEOUT_S
+                        pb.AlterExportCursorsRequest(alterations=[change]), timeout_s=TIMEOUT_S, raise_refused=False
                     )
                     (result,) = response.alter_export_cursors.results
                     self._count("failed" if result.HasField("error") else "ok")

@@ -38,6 +38,7 @@ FAULTS: dict[str, FaultRange] = {
     # Nodes.
     "kill_controller": _every(1.0, 6.0),
     "kill_mid_write": _every(1.0, 6.0),
+    "kill_between_steps": _every(0.5, 4.0),
     "kill_all_controllers": _every(4.0, 12.0),
     "pause": _every(1.0, 6.0),
     "long_pause": _every(8.0, 20.0),
@@ -62,6 +63,7 @@ FAULTS: dict[str, FaultRange] = {
     # Disks.
     "disk_error": _every(1.0, 6.0),
     "disk_full": _every(2.0, 8.0),
+    "disk_low": _every(2.0, 8.0),
     "disk_hang": _every(2.0, 8.0),
     "disk_slow": _every(2.0, 8.0),
     "bit_flip": _every(3.0, 12.0),
@@ -70,6 +72,10 @@ FAULTS: dict[str, FaultRange] = {
     "lose_disk": _every(2.0, 8.0),
     "transfer": _every(1.0, 6.0),
     "raise_features": _every(1.0, 6.0),
+    "lower_features": _every(1.0, 6.0),
+    "move_voter": _every(2.0, 8.0),
+    "unregister_broker": _every(2.0, 8.0, needs_brokers=True),
+    "alter_hostnames": _every(1.0, 4.0, needs_brokers=True),
     # Brokers and clients.
     "kill_broker": _every(1.0, 6.0, needs_brokers=True),
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),
@@ -82,6 +88,10 @@ FAULTS: dict[str, FaultRange] = {
     "answers_late": _every(2.0, 8.0, needs_brokers=True),
     "stop_broker": _every(1.0, 6.0, needs_brokers=True),
     "roll_heartbeats": _every(2.0, 8.0, needs_brokers=True),
+    "connection_dead": _every(1.0, 6.0),
+    "conversation_cut": _every(2.0, 8.0),
+    "broker_away": _every(3.0, 12.0, needs_brokers=True),
+    "broker_refused": _every(2.0, 8.0, needs_brokers=True),
     # Brokers that keep partitions.
     "kill_all_brokers": _data(4.0, 12.0),
     "broker_pause": _data(2.0, 8.0),

@@ -10,7 +10,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from raftlog.errors import CorruptLogError, StorageError
 from raftlog.transport.api import Conversation
 from simulation.faults_links import cut_for, duration_s
 from simulation.hosts import BrokerHost
@@ -24,13 +23,6 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 OPERATOR_S = (0.5, 5.0)
 """How long a damaged disk is looked at before it is replaced."""
 _NAMES = {"enospc": "broker_disk_full", "disk_hang": "broker_disk_hang", "bit_flip_partition": "broker_bit_flip"}
-
-
-def excused(host: BrokerHost, error: BaseException) -> bool:
-    """Whether a broker had a reason to stop itself: its disk was made to fail."""
-    if host.disk is None or not isinstance(error, StorageError | CorruptLogError):
-        return False
-    return any(fault.startswith(("eio_", "enospc", "bit_flip_")) for fault in host.disk.faults)
 
 
 def collect(host: BrokerHost, into: dict[str, int]) -> None:

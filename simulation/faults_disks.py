@@ -11,7 +11,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, get_args
 
-from raftlog.errors import CorruptLogError, FatalError, StorageError
 from simulation.disk import Place
 from simulation.disk_hardware import Operation
 from simulation.hosts import ControllerHost
@@ -22,16 +21,8 @@ if TYPE_CHECKING:
 
 Fault = Callable[["World", random.Random], Awaitable[None]]
 
-_EXCUSES = ("eio_", "enospc", "bit_flip_")
 _NAMES = {"enospc": "disk_full", "disk_hang": "disk_hang"}
 _PREFIXES = {"eio_": "disk_error", "bit_flip_": "bit_flip"}
-
-
-def excused(host: ControllerHost, error: FatalError) -> bool:
-    """Whether a node had a reason to stop itself: its disk was made to fail."""
-    if not isinstance(error, StorageError | CorruptLogError):
-        return False
-    return any(fault.startswith(_EXCUSES) for fault in host.disk.faults)
 
 
 def collect(host: ControllerHost, into: dict[str, int]) -> None:
@@ -66,6 +57,28 @@ async def disk_full(world: World, rng: random.Random) -> None:
     await asyncio.sleep(rng.uniform(0.5, 8.0))
     if world.may_mend(host.name):
         host.disk.capacity_bytes = None
+
+
+async def disk_low(world: World, rng: random.Random) -> None:
+    """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still more than nothing."""
+    reserve = world.config.reserve_bytes
+    if not reserve:
+        return
+    hosts = rng.choice((world.controllers, rng.sample(world.controllers, rng.randint(1, len(world.controllers)))))
+    service = world.active()
+    if service is not None and rng.random() < 0.3:
+        hosts = [each for each in world.controllers if each.service is service]
+    disks = {host.name: host.disk for host in hosts if host.disk.capacity_bytes is None}
+    if not disks:
+        return
+    for disk in disks.values():
+        disk.capacity_bytes = disk.used_bytes() + round(reserve * rng.uniform(0.3, 0.9))
+    world.note("disks", f"low on {' '.join(disks)}")
+    world.happened("disk_low")
+    await asyncio.sleep(rng.uniform(2.0, 15.0))
+    for host in hosts:
+        if host.name in disks and host.disk is disks[host.name] and world.may_mend(host.name):
+            host.disk.capacity_bytes = None
 
 
 async def disk_hang(world: World, rng: random.Random) -> None:
@@ -114,4 +127,6 @@ async def bit_flip(world: World, rng: random.Random) -> None:
                 host.start()
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (disk_error, disk_full, disk_hang, disk_slow, bit_flip)}
+RUN: dict[str, Fault] = {
+    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
+}

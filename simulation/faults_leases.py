@@ -31,11 +31,27 @@ async def stranded(world: World, rng: random.Random) -> None:
         for pair in pairs:
             world.network.reject(*pair)
         world.happened("stranded")
-        world.watch.tell("connects_refused", inside)
+        # To each side those of the other look dead.
+        world.watch.tell("connects_refused", (*inside, *outside))
         await asyncio.sleep(seconds)
         mend(world, pairs)
     else:
         await cut_for(world, "stranded", pairs, seconds)
+
+
+async def broker_refused(world: World, rng: random.Random) -> None:
+    """A firewall between a broker and the controllers refuses, both ways: to them the broker looks dead. Clients reach it."""
+    name = rng.choice(world.members).name
+    pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
+    world.note("network", f"refused: {name} and the controllers")
+    for pair in pairs:
+        world.network.reject(*pair)
+    world.happened("broker_refused")
+    world.watch.tell("connects_refused", (name,))
+    await asyncio.sleep(
+        rng.choice((rng.uniform(0.05, 1.0), world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 2.0)))
+    )
+    mend(world, pairs)
 
 
 async def answers_late(world: World, rng: random.Random) -> None:
@@ -54,4 +70,4 @@ async def answers_late(world: World, rng: random.Random) -> None:
     await cut_for(world, "answers_late", [(name, one) for one in controllers], session_s * 2)
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (stranded, answers_late)}
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (stranded, answers_late, broker_refused)}

@@ -193,6 +193,73 @@ async def broker_behind(world: World, rng: random.Random) -> None:
         world.note("network", f"the log comes to {name} after {seconds:.3f} s")
 
 
+QUORUM_LINKS = (Conversation.QUORUM, Conversation.REPLICATION, Conversation.REPLICATION, Conversation.SNAPSHOT)
+Spoken = tuple[str, str, Conversation]
+"""Who asks whom over what."""
+
+
+def _conversations(world: World, rng: random.Random) -> list[Spoken]:
+    """A broker's, with brokers; without them two controllers', and with them these as well now and then."""
+    brokers = [_of_broker(world, rng)] if world.members else []
+    # Drawn apart: what happens to brokers does not hang on it.
+    apart = world.rng(f"quorum link {world.now():.6f}")
+    return [*brokers, *_of_controllers(world, apart)] if not brokers or apart.random() < 0.3 else brokers
+
+
+def _of_broker(world: World, rng: random.Random) -> Spoken:
+    """A broker's conversation with another host, and who that is: the active controller more often than not."""
+    controllers = [host.name for host in world.controllers]
+    brokers = [host.name for host in world.members]
+    active = world.active()
+    leader = f"c{active.quorum.node_id}" if active is not None and rng.random() < 0.7 else rng.choice(controllers)
+    asking = rng.choice(brokers)
+    others = [name for name in brokers if name != asking]
+    kind = rng.choice((Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.REPLICA_FETCH))
+    if kind is Conversation.REPLICA_FETCH and others and world.config.data_per_s:
+        return asking, rng.choice(others), kind
+    return asking, leader, kind if kind is not Conversation.REPLICA_FETCH else Conversation.CONTROLLER
+
+
+def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
+    """One controller's conversation with another, which is the active one more often than not; none if there is one controller."""
+    controllers = [host.name for host in world.controllers]
+    if len(controllers) < 2:
+        return []
+    active = world.active()
+    asked = f"c{active.quorum.node_id}" if active is not None and rng.random() < 0.7 else rng.choice(controllers)
+    asking = rng.choice([name for name in controllers if name != asked])
+    return [(asking, asked, rng.choice(QUORUM_LINKS))]
+
+
+def _ways(rng: random.Random, one: str, other: str) -> Pairs:
+    return rng.choice((both(one, other), [(one, other)], [(other, one)]))
+
+
+async def connection_dead(world: World, rng: random.Random) -> None:
+    """The connection of one conversation of two hosts carries nothing any more, one way or both, and nobody is told."""
+    for one, other, kind in _conversations(world, rng):
+        ways = _ways(rng, one, other)
+        if sum(world.network.mute(*way, kind) for way in ways):
+            world.note("network", f"{kind.name} is dead: {' '.join(f'{source}>{target}' for source, target in ways)}")
+            world.happened("connection_dead")
+
+
+async def conversation_cut(world: World, rng: random.Random) -> None:
+    """One conversation of two hosts carries nothing and can't be begun anew for a while; all their others go on."""
+    spoken = _conversations(world, rng)
+    # Long enough for the broker to fence itself, and for the controller to be late.
+    long_s = world.config.session_timeout_ms / 1000 * rng.uniform(2.0, 5.0) + rng.uniform(0.0, 6.0)
+    seconds = rng.choice((duration_s(rng), long_s))
+    cut = [(way, kind) for one, other, kind in spoken for way in _ways(rng, one, other)]
+    for way, kind in cut:
+        if world.network.hush(*way, kind):
+            world.note("network", f"{kind.name} is cut for {seconds:.3f} s: {way[0]}>{way[1]}")
+            world.happened("conversation_cut")
+    await asyncio.sleep(seconds)
+    for way, kind in cut:
+        world.network.unhush(*way, kind)
+
+
 async def reset_links(world: World, rng: random.Random) -> None:
     """All connections of a host are reset."""
     name = rng.choice(_names(world))
@@ -204,6 +271,7 @@ async def reset_links(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, broker_behind, reset_links,
+        partition, one_way, isolate, split, ring, bridge, flapping, clog, overtaken, broker_behind, reset_links, connection_dead,
+        conversation_cut,
     )
 }  # fmt: skip

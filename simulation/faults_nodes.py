@@ -62,6 +62,11 @@ async def kill_mid_write(world: World, rng: random.Random) -> None:
     host.doom(rng.choice((0, 1, rng.randint(2, 30))))
 
 
+async def kill_between_steps(world: World, rng: random.Random) -> None:
+    """Death in the midst of the next installation of a snapshot, or move of the log start. Counted when it comes to that."""
+    rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
+
+
 async def _paused(world: World, rng: random.Random, seconds: float, what: str) -> None:
     name = rng.choice(world.hosts()).name
     if world.network.is_paused(name):
@@ -124,6 +129,19 @@ async def kill_broker(world: World, rng: random.Random) -> None:
     start_again(world, host)
 
 
+async def broker_away(world: World, rng: random.Random) -> None:
+    """Kill -9 of one or two, which stay away for longer than their session, or than it takes for an id to be missing."""
+    hosts = [host for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2)))) if host.service]
+    for host in hosts:
+        world.note(host.name, "killed, and stays away")
+        world.happened("broker_away")
+        host.kill()
+    away_s = world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 3.0)
+    await asyncio.sleep(away_s + world.config.adopt_after_ms / 1000 * rng.choice((0.0, 1.0, 2.0)))
+    for host in hosts:
+        start_again(world, host)
+
+
 async def stop_broker(world: World, rng: random.Random) -> None:
     """SIGTERM of one: it leaves in order, and is started again."""
     host = rng.choice(world.members)
@@ -174,7 +192,10 @@ async def newcomer(world: World, rng: random.Random) -> None:
     world.brokers.append(host)
     world.note(host.name, "started without an id")
     host.start()
-    for _ in range(100):
+    patience_s = 5.0 + (world.config.adopt_after_ms / 1000 + world.config.session_timeout_ms / 500) * rng.choice(
+        (0.0, 1.0)
+    )
+    for _ in range(round(patience_s / 0.05)):
         await asyncio.sleep(0.05)
         if host.broker_id >= 0:
             world.happened("newcomer")
@@ -187,7 +208,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
 async def twin_broker(world: World, rng: random.Random) -> None:
     """A second process under the id of a broker, on another machine, for a while."""
     model = rng.choice(world.members)
-    twin = world.make_broker(model.id, world.new_name(f"b{model.id}twin{len(world.brokers)}"))
+    twin = world.make_broker(model.id, world.new_name(f"{model.name}twin{len(world.brokers)}"))
     world.brokers.append(twin)
     world.note(twin.name, "started")
     world.happened("twin_broker")
@@ -221,6 +242,7 @@ RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
         kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
-        stop_broker, lose_broker_disk, newcomer, twin_broker, heartbeats_lost, burst,
+        broker_away, stop_broker, lose_broker_disk, newcomer, twin_broker, heartbeats_lost, burst,
+        kill_between_steps,
     )
 }  # fmt: skip

@@ -44,8 +44,11 @@ _WRITES = frozenset(
 )  # fmt: skip
 
 
+_IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
+
+
 class _MortalStore:
-    """A store whose process may die in the middle of a call, before or after it was carried out."""
+    """A store whose process may die in the middle of a call, before or after it was carried out, or between its steps."""
 
     def __init__(self, store: LogStore, host: ControllerHost) -> None:
         self._store = store
@@ -53,16 +56,20 @@ class _MortalStore:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
-        return self._watched(member) if name in _WRITES else member
+        return self._watched(member, in_steps=name in _IN_STEPS) if name in _WRITES else member
 
-    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, call: Callable[..., Any], *, in_steps: bool) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
             after = self._host.death_due()
             if after is False:
                 self._host.die("killed before a write")
+            if in_steps:
+                self._host.begin_steps()
             result = call(*arguments, **options)
             if after is True:
                 self._host.die("killed after a write")
+            if in_steps:
+                self._host.end_steps()
             return result
 
         return called
@@ -88,13 +95,16 @@ class ControllerHost:
         self._failed_hook = failed
         self._tap = watch.sender(self)
         self._writes_to_live = -1
+        self._steps_to_live = 0
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
         """Told of a death in the middle of a write."""
+        self.ports = [9093]
+        """Where its next process listens; the last one is the one that it says of itself."""
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
-        return f"{self.name}:9093"
+        """Where others are to reach it."""
+        return f"{self.name}:{self.ports[-1]}"
 
     @property
     def core(self) -> QuorumCore | None:
@@ -122,14 +132,16 @@ class ControllerHost:
     def _start(self) -> None:
         transport = self.network.transport_for(self.name)
         store: Any = _MortalStore(self.disk.open(), self)
+        ports = tuple(self.ports)
         service = self.service = ControllerService(
             self.settings,
-            self.quorum,
+            replace(self.quorum, endpoint=self.endpoint),
             store,
             transport,
             rng=random.Random(self._rng.getrandbits(64)),
             wall_clock_ms=self._wall_clock_ms,
             on_failure=self._failed,
+            stopwatch=lambda: self.network.loop.stopwatch(self.name),
         )
 
         async def up() -> None:
@@ -141,7 +153,8 @@ class ControllerHost:
                 return
             service.replica.core.validate_each_step = True
             self._watch.tap_controller(self)
-            await transport.listen(self.endpoint, service.acceptors())
+            for port in ports:
+                await transport.listen(f"{self.name}:{port}", service.acceptors())
             service.start()
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
@@ -157,6 +170,7 @@ class ControllerHost:
 
     def kill(self, reason: str = "killed") -> None:
         """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
+        self.disk.between_steps, self._steps_to_live = lambda: None, 0
         service, self.service = self.service, None
         if service is not None:
             service.close()
@@ -169,6 +183,8 @@ class ControllerHost:
     def doom(self, writes: int) -> None:
         """Let the process die in its ``writes``-th call of the disk from now on, if it comes to that."""
         self._writes_to_live = writes
+        if writes < 0:
+            self._steps_to_live = 0
 
     def death_due(self) -> bool | None:
         """At a write: None: not now; False: before it is carried out; True: after."""
@@ -176,6 +192,29 @@ class ControllerHost:
             return None
         self._writes_to_live -= 1
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
+
+    def doom_between_steps(self, steps: int) -> None:
+        """Let the process die in its next call of the disk that has several steps: at the ``steps``-th of them, or behind the last one."""
+        self._steps_to_live = steps
+
+    def begin_steps(self) -> None:
+        """Such a call begins."""
+        if self._steps_to_live:
+            self.disk.between_steps = self._between_steps
+
+    def end_steps(self) -> None:
+        """It has come to its end."""
+        if self._steps_to_live:
+            self._die_between_steps()
+
+    def _between_steps(self) -> None:
+        self._steps_to_live -= 1
+        if not self._steps_to_live:
+            self._die_between_steps()
+
+    def _die_between_steps(self) -> None:
+        self.disk.happened("kill_between_steps")
+        self.die("killed between the steps of a write")
 
     def die(self, reason: str) -> None:
         """Die from within: raises HostDiedError, which unwinds what the process was doing."""
@@ -306,6 +345,7 @@ class BrokerHost:
             rng=random.Random(self._rng.getrandbits(64)),
             store=self.disk.open() if self.disk is not None else None,
             wall_clock_ms=self._wall_clock_ms,
+            stopwatch=lambda: self.network.loop.stopwatch(self.name),
         )
         self._watch.tap_broker(self)
         self._watch.tap_replicas(self)

@@ -16,14 +16,20 @@ import math
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+from simulation.bounds import MAX_STEPS, RunTooLongError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _HOST: ContextVar[str] = ContextVar("simulated_host", default="")
+
+_NOBODY = copy_context()
+"""Of no host."""
 
 _REBUILD_ABOVE = 64
 """Cancelled timers are swept out of the heap once they are more than this, and more than half of it."""
@@ -61,9 +67,12 @@ class VirtualLoop(base_events.BaseEventLoop):
     _ready: deque[Any]
     _stopping: bool
 
-    def __init__(self, start_time: float = 0.0) -> None:
+    def __init__(self, start_time: float = 0.0, *, max_steps: int = MAX_STEPS) -> None:
         super().__init__()
         self._now = start_time
+        self.steps = 0
+        """Callbacks that have run, or were cancelled before they could."""
+        self._max_steps = max_steps
         # (when, order, handle): ties go by order of scheduling, and comparing never leaves C.
         self._timers: list[tuple[float, int, Any]] = []
         self._timer_order = 0
@@ -71,6 +80,13 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._tasks_made = 0
         self._held: dict[str, list[Any]] = {}
         self._rates: dict[str, float] = {}
+        self._costs: dict[str, Callable[[], float]] = {}
+        self._queues: dict[str, deque[Any]] = {}
+        """Callbacks of hosts that work, in order, while they wait for the one before."""
+        self._working: set[str] = set()
+        self._spent_s = 0.0
+        self.longest_s: dict[str, float] = {}
+        """By host: what its longest callback took."""
         self.ending = False
         """The run is over: tasks are being cancelled, and must be allowed to come to their end, whoever dies meanwhile."""
 
@@ -87,6 +103,16 @@ class VirtualLoop(base_events.BaseEventLoop):
     def set_clock_rate(self, host: str, rate: float) -> None:
         """Let a host's clock run ``rate`` times as fast as time. Only before the host does anything."""
         self._rates[host] = rate
+
+    def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
+        """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for it; its clock goes on meanwhile."""
+        self._costs[host], self._queues[host] = cost_s, deque()
+
+    def stopwatch(self, host: str) -> float:
+        """Seconds that go on within a callback: each look at it is one more piece of work done."""
+        if (cost_s := self._costs.get(host)) is not None:
+            self._spent_s += cost_s()
+        return self._now + self._spent_s
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -156,12 +182,15 @@ class VirtualLoop(base_events.BaseEventLoop):
     def resume_host(self, host: str) -> None:
         """Let a host run: what became due meanwhile runs next, in the order it became due."""
         self._ready.extend(self._held.pop(host, ()))
+        if self._queues.get(host) and host not in self._working:
+            self._work_on(host)
 
     def drop_host(self, host: str) -> None:
         """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
         if self.ending:
             return
         handles = [*self._ready, *(entry[2] for entry in self._timers), *self._held.pop(host, ())]
+        handles += self._queues.get(host, ())
         for handle in handles:
             if handle._context.get(_HOST, "") == host:
                 handle.cancel()
@@ -195,13 +224,48 @@ class VirtualLoop(base_events.BaseEventLoop):
                 ready.append(handle)
         if self._held:
             self._hold_back()
-        for _ in range(len(ready)):
+        count = len(ready)
+        self.steps += count
+        if self.steps > self._max_steps and not self.ending:
+            raise RunTooLongError(f"the run has not ended after {self._max_steps} steps, at {now:g} s of virtual time")
+        for _ in range(count):
             handle = ready.popleft()
-            if not handle._cancelled:
+            if self._costs and (host := handle._context.get(_HOST, "")) in self._costs:
+                self._queues[host].append(handle)
+                if host not in self._working:
+                    self._work_on(host)
+            elif not handle._cancelled:
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except HostDiedError:
                     continue
+
+    def _work_on(self, host: str) -> None:
+        """Run what a host has to do next; the rest waits until that is done."""
+        queue = self._queues[host]
+        while queue and host not in self._held:
+            handle = queue.popleft()
+            if handle._cancelled:
+                continue
+            self._spent_s = 0.0
+            self._working.add(host)
+            with suppress(HostDiedError):
+                handle._context.run(handle._callback, *handle._args)
+            took_s, self._spent_s = self._spent_s + self._costs[host](), 0.0
+            self.longest_s[host] = max(took_s, self.longest_s.get(host, 0.0))
+            self.call_later_true(took_s, self._worked, host, context=_NOBODY)
+            return
+
+    def _worked(self, host: str) -> None:
+        self._working.discard(host)
+        self._work_on(host)
+
+    def end_work(self) -> None:
+        """Nothing takes time any more: what waits runs next."""
+        self._costs.clear()
+        for queue in self._queues.values():
+            self._ready.extend(queue)
+            queue.clear()
 
     def _hold_back(self) -> None:
         """Take the callbacks of paused hosts out of what is ready."""
@@ -223,9 +287,9 @@ def _coroutine_name(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", "?"))
 
 
-def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0) -> T:
-    """Run ``main`` to its end on a loop of its own. Raises DeadlockError, and whatever ``main`` or any callback raises."""
-    loop = VirtualLoop(start_time)
+def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
+    """Run ``main`` to its end on a loop of its own. Raises DeadlockError, RunTooLongError, and whatever ``main`` or any callback raises."""
+    loop = VirtualLoop(start_time, max_steps=max_steps)
     try:
         return loop.run_until_complete(main)
     finally:
@@ -238,6 +302,7 @@ def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0) -> T:
 
 def _cancel_tasks(loop: VirtualLoop) -> None:
     loop.ending = True
+    loop.end_work()
     for host in list(loop._held):
         loop.resume_host(host)
     # all_tasks is a set: sorted, so that the order of the end is the same in each run.

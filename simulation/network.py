@@ -53,11 +53,14 @@ class SimNetwork:
         self._blocked: dict[tuple[str, str], bool] = {}
         """Pair -> whether connects are refused, and not only dropped."""
         self._paused: dict[str, None] = {}
+        self._hushed: dict[tuple[str, str, Conversation], None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
         self.faults: LinkFaults | None = None
         """What goes wrong on open links; None: nothing."""
         self.held: dict[tuple[str, str], int] = {}
         """How often something could not get from one host to another because the way was blocked."""
+        self.far_s: dict[tuple[str, str], float] = {}
+        """What a message takes from one host to another on top of what is drawn."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
         """By host: what hears of each message that is given to a link there, as (peer's host, message)."""
 
@@ -156,6 +159,29 @@ class SimNetwork:
                         count += 1
         return count
 
+    def mute(self, source: str, target: str, conversation: Conversation) -> int:
+        """Let no message through from one host to another on the present links of a conversation, for good. How many links.
+
+        All else of the two goes on, so no keepalive notices; new links work.
+        """
+        count = 0
+        for connection in list(self._connections):
+            if connection.conversation is conversation:
+                for end, other in (connection.ends, connection.ends[::-1]):
+                    if (end.site.host, other.site.host) == (source, target):
+                        end.flow.mute()
+                        count += 1
+        return count
+
+    def hush(self, source: str, target: str, conversation: Conversation) -> int:
+        """As ``mute``, and no connect for this conversation between the two is answered until ``unhush``."""
+        self._hushed[source, target, conversation] = None
+        return self.mute(source, target, conversation)
+
+    def unhush(self, source: str, target: str, conversation: Conversation) -> None:
+        """Let the two connect again."""
+        self._hushed.pop((source, target, conversation), None)
+
     def cut_pairs(self) -> list[tuple[str, str]]:
         """What is blocked, in the order it was."""
         return list(self._blocked)
@@ -200,6 +226,10 @@ class SimNetwork:
         extra_ms = self.params.delay_extra_mean_ms
         return (self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)) / 1000
 
+    def travel_s(self, rng: random.Random, source: str, target: str) -> float:
+        """A message's way on a link."""
+        return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
+
     def keepalive_s(self, host: str) -> float:
         """How long until an end notices that its peer is silent: the next ping may be due now or in a whole interval."""
         limits = self.params.limits
@@ -240,6 +270,10 @@ class SimNetwork:
         if self.is_blocked(source, host) or self.is_blocked(host, source):
             self.note_held(source, host)
         trouble = self.faults.connect(rng, source, host) if self.faults is not None else ""
+        hushed = dialer.conversation
+        if (source, host, hushed) in self._hushed or (host, source, hushed) in self._hushed:
+            self.note_held(source, host)
+            return
         if trouble == "refused" or self._blocked.get((source, host)):
             reason = "UNAVAILABLE: connection refused"
             self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)

@@ -9,6 +9,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
 
@@ -29,9 +30,14 @@ class Site:
 
 
 class SimLink(BaseLink):
-    """One end of a connection. Messages travel as the objects they are."""
+    """One end of a connection. A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real link.
 
-    def __init__(self, network: SimNetwork, site: Site, peer: str, outgoing: Wire, incoming: Wire) -> None:
+    So two processes never share an object: what a sender changes afterwards is not sent, and what a receiver changes is its own.
+    """
+
+    def __init__(
+        self, network: SimNetwork, site: Site, peer: str, outgoing: Wire, incoming: Wire, max_bytes: int
+    ) -> None:
         super().__init__(network.loop, peer)
         self.site = site
         self._network = network
@@ -39,6 +45,7 @@ class SimLink(BaseLink):
         self._incoming = incoming
         self._pending: list[Any] = []
         self._max_messages = network.params.limits.max_queued_messages
+        self._max_bytes = max_bytes
         self.flow: Flow
         self.connection: Connection
 
@@ -46,7 +53,8 @@ class SimLink(BaseLink):
         """Queue a message: what is sent in one turn of the loop travels together."""
         if self._reason is not None:
             raise self._closed_error()
-        self._outgoing.check(message)
+        # Before the tap: what checkers keep is what will arrive, whatever the sender does to its own.
+        message = self._outgoing.item_type.FromString(self._outgoing.encode(message, self._max_bytes))
         tap = self._network.taps.get(self.site.host)
         if tap is not None:
             tap(self.peer.rpartition(":")[0], message)
@@ -73,8 +81,8 @@ class SimLink(BaseLink):
 
     def _flush(self) -> None:
         messages, self._pending = self._pending, []
-        if messages:
-            self.flow.push(messages)
+        for start in range(0, len(messages), ENVELOPE_MAX_ITEMS):
+            self.flow.push(messages[start : start + ENVELOPE_MAX_ITEMS])
 
     def _shut(self) -> None:
         self._pending = []
@@ -100,7 +108,7 @@ class Flow:
         self._network = network
         self._connection = connection
         self._to_server = target is connection.server
-        self._lost = False
+        self._lost = self._muted = False
         self._source = source
         self._target = target
         self._rng = rng
@@ -129,7 +137,7 @@ class Flow:
             again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
             if again:
                 self.backlog += len(again)
-                self._travel(self._deliver, again)
+                self._travel(self._deliver, [type(one).FromString(one.SerializeToString()) for one in again])
 
     def stall(self, seconds: float) -> None:
         """Let what is sent from now on arrive so much later."""
@@ -140,6 +148,10 @@ class Flow:
         self._lost = True
         self._held.clear()
 
+    def mute(self) -> None:
+        """No message comes through any more, and nobody is told: as a middlebox does that has forgotten a connection."""
+        self._muted = True
+
     def push_call(self, callback: Callable[[], None]) -> None:
         """Let an event happen at the other end, behind what has been sent: the opening, or the end."""
         self._travel(lambda _: callback(), None)
@@ -148,16 +160,19 @@ class Flow:
         """If the way is open again, what was held comes after one more delay."""
         if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
             loop = self._network.loop
-            self._last_arrival = max(loop.true_time() + self._network.delay_s(self._rng), self._last_arrival)
+            self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
             loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
 
     def drop_held(self) -> None:
         """The sender's side broke off: what has not come through by now never will."""
         self._held.clear()
 
+    def _way_s(self) -> float:
+        return self._network.travel_s(self._rng, self._source.host, self._target.site.host)
+
     def _travel(self, event: Callable[..., None], argument: Any) -> None:
         loop = self._network.loop
-        self._last_arrival = max(loop.true_time() + self._network.delay_s(self._rng), self._last_arrival)
+        self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
         loop.call_at_true(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
 
     def _arrive(self, event: Callable[..., None], argument: Any) -> None:
@@ -176,7 +191,8 @@ class Flow:
 
     def _deliver(self, messages: list[Any]) -> None:
         self.backlog -= len(messages)
-        self._target.arrive(messages)
+        if not self._muted:
+            self._target.arrive(messages)
 
 
 class Connection:
@@ -185,9 +201,10 @@ class Connection:
     def __init__(self, network: SimNetwork, client: Site, server: Site, conversation: Conversation) -> None:
         self._network = network
         self.conversation = conversation
-        wires = WIRES[conversation]
-        self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client)
-        self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server)
+        wires, limits = WIRES[conversation], network.params.limits
+        up_bytes, down_bytes = limits.request_max_bytes(conversation.name), limits.max_message_bytes
+        self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client, up_bytes)
+        self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server, down_bytes)
         for end, other in ((self.client, self.server), (self.server, self.client)):
             end.connection = self
             rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
+from typing_extensions import override
+
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.storage.chunks import read_span
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
-from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped
+from simulation.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
 
 
 class SimPartitionDisk(DiskHardware):
@@ -30,14 +32,15 @@ class SimPartitionDisk(DiskHardware):
         self.live: dict[PartitionKey, Chunks] = {}
         self.unflushed: list[tuple[PartitionKey, Write]] = []
         """In the order of the writes, over all replicas."""
-        self.flipped: set[tuple[PartitionKey, int]] = set()
-        """Chunks, by base offset, of which a bit was flipped."""
+        self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
+        """Chunks of which a bit was flipped, by base offset, as they are since."""
         self._store: SimPartitionStore | None = None
 
     def open(self) -> SimPartitionStore:
         """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
+        self.opened()
         self._store = SimPartitionStore(self)
         return self._store
 
@@ -58,7 +61,7 @@ class SimPartitionDisk(DiskHardware):
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id
-        self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], set()
+        self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], {}
         self.forget_failures()
         self.hung, self.latency_factor = False, 1.0
         self.happened("disk_replaced")
@@ -72,13 +75,23 @@ class SimPartitionDisk(DiskHardware):
         durable, live = self.durable[key], self.live.get(key)
         at = rng.randrange(len(durable.bases))
         base = durable.bases[at]
-        self.flipped.add((key, base))
         changed = durable.chunks[at] = flipped(durable.chunks[at], rng)
+        self.flipped[key, base] = changed
         alive = bisect_left(live.bases, base) if live is not None else 0
         if live is not None and alive < len(live.bases) and live.bases[alive] == base:
             live.chunks[alive] = changed[: len(live.chunks[alive])]
         self.happened("bit_flip_partition")
         return True
+
+    @override
+    def is_damaged(self) -> bool:
+        """Some replica."""
+        return any(
+            still_there(held[key], base, damaged)
+            for (key, base), damaged in self.flipped.items()
+            for held in (self.durable, self.live)
+            if key in held
+        )
 
     def used_bytes(self) -> int:
         """All replicas."""
@@ -127,7 +140,7 @@ class SimPartitionStore(SimStore):
         try:
             found = tuple(scan_partition(key, disk.live[key].scan(0)) for key in sorted(disk.live))
         except FatalError as error:
-            raise self._commit.fail(error) from None
+            raise self._commit.fail(self._disk.met(error)) from None
         self._ends.recovered(found)
         self._recovered = True
         return found
@@ -155,7 +168,7 @@ class SimPartitionStore(SimStore):
         try:
             self._disk.write(key, Write(end_offset, None))
         except CorruptLogError as error:
-            raise self._commit.fail(damage_in(key, error)) from error
+            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
         self._ends.truncated(key, end_offset)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
@@ -166,7 +179,7 @@ class SimPartitionStore(SimStore):
         try:
             return read_span(self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True)
         except CorruptLogError as error:
-            raise self._commit.fail(damage_in(key, error)) from error
+            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
 
     def delete(self, key: PartitionKey) -> None:
         """Forget a replica whole."""

@@ -136,7 +136,7 @@ class PartitionLeader:
             client=self.name, kind="alter_partition", key=f"{key[0].hex()}-{key[1]}", acks=common_pb2.ACKS_COMMITTED
         )
         try:
-            response = await self._client.call(request, timeout_s=self._world.config.timeout_s)
+            response = await self._client.call(request, timeout_s=self._world.config.timeout_s, raise_refused=False)
         except ApiError as error:
             operation.refused(error)
         else:

@@ -1,7 +1,7 @@
 """The race of KIP-903, step by step: a replica catches up, loses its disk, and the ISR change that takes it in arrives only then.
 
 1. Broker 2 is down and out of the ISR; broker 1 leads alone, and acknowledges records.
-2. Broker 2 comes back and catches up. Its leader proposes the ISR {1, 2}; the message is late.
+2. It comes back and catches up. Its leader proposes the ISR of both; the message is late.
 3. Broker 2's disk is replaced. It registers anew, is unfenced, and has nothing: the way to its leader is cut.
 4. The late proposal arrives. It vouches for broker 2 by the broker epoch that it has fetched with, which is over by now.
 5. Broker 1 dies and broker 2 may lead, if it is in the ISR. Then broker 1 comes back, and whoever leads is asked for every record.
@@ -111,9 +111,9 @@ class RaceWorld(World):
         await self.until(self._is_up, WITHIN_S, "the cluster comes up")
         one, two = self.members
         await self._create()
-        await self._until_isr({1, 2})
+        await self._until_isr({one.id, two.id})
         two.kill()
-        await self._until_isr({1})
+        await self._until_isr({one.id})
         await self._produce(RECORDS)
         self._late.armed = True
         two.start()
@@ -129,14 +129,15 @@ class RaceWorld(World):
         for pair in ((one.name, two.name), (two.name, one.name)):
             self.network.unblock(*pair)
         one.start()
-        await self._until_isr({1, 2})
+        await self._until_isr({one.id, two.id})
         self._race.leaders.append(self._partition().leader)
         await self._read()
         self.watch.tell("end")
 
     async def _create(self) -> None:
+        one, two = self.members
         client = ControllerClient(self.network.transport_for("data-admin"), self.endpoints, rng=self.rng("race"))
-        assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+        assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[one.id, two.id])
         topic = pb.CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment])
         operation = self.workload.operation(client="data-admin", kind="create_topic", key=TOPIC, acks=0)
         response = await client.call(pb.CreateTopicsRequest(topics=[topic]))
@@ -169,11 +170,13 @@ class RaceWorld(World):
         two.kill()
         for pair in ((one.name, two.name), (two.name, one.name)):
             self.network.block(*pair)
-        epoch = self.active_image().brokers[2].epoch
+        epoch = self.active_image().brokers[two.id].epoch
         faults_data.replace(self, two)
         two.start()
         await self.until(
-            lambda: self.active_image().brokers[2].epoch > epoch and not self.active_image().brokers[2].fenced,
+            lambda: (
+                self.active_image().brokers[two.id].epoch > epoch and not self.active_image().brokers[two.id].fenced
+            ),
             LATE_S - 0.5,
             "broker 2 is registered anew and unfenced before the proposal arrives",
         )

@@ -23,8 +23,10 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "config": outcome.config.to_json(),
         "failure": "" if failure is None else f"{type(failure).__name__}: {failure}",
         "virtual_s": round(outcome.virtual_s, 3),
+        "steps": outcome.steps,
         "faults": dict(sorted(outcome.faults.items())),
         "operations": dict(sorted(outcome.operations.items())),
+        "looked_at": dict(sorted(outcome.looked_at.items())),
         "state_hash": outcome.state_hash,
         "digest": outcome.digest,
     }

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 from simulation.cli import silence
 from simulation.fault_list import FAULTS
 from simulation.report import as_dict, command, failure_report
@@ -24,15 +25,18 @@ from simulation.world import run_swarm
 SEEDS_PER_TASK = 5
 
 
-def run_seeds(seeds: list[int], shrink_s: float) -> list[dict[str, Any]]:
+def run_seeds(
+    seeds: list[int], shrink_s: float, max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S
+) -> list[dict[str, Any]]:
     """Each seed's outcome; a failure with its report. Runs in a process of its own."""
     silence()
     outcomes = []
     for seed in seeds:
-        outcome = run_swarm(seed)
+        outcome = run_swarm(seed, max_steps=max_steps, max_real_s=max_real_s)
         said = as_dict(outcome)
         if outcome.failure is not None:
-            if shrink_s:
+            # A run that does not end is not run again and again to look for a smaller one.
+            if shrink_s and not isinstance(outcome.failure, RunTooLongError):
                 again = run_swarm(seed, shrink(seed, outcome.config, outcome.failure, within_s=shrink_s))
                 outcome = again if again.failure is not None else outcome
             said["report"] = failure_report(outcome)
@@ -41,7 +45,10 @@ def run_seeds(seeds: list[int], shrink_s: float) -> list[dict[str, Any]]:
     return outcomes
 
 
-def run_pool(seeds: Iterator[int], *, processes: int, until: float, shrink_s: float) -> Iterator[dict[str, Any]]:
+def run_pool(
+    seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
+    max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic)."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
@@ -52,16 +59,21 @@ def run_pool(seeds: Iterator[int], *, processes: int, until: float, shrink_s: fl
                 some = list(islice(seeds, SEEDS_PER_TASK))
                 more = bool(some) and time.monotonic() < until
                 if more:
-                    running.add(pool.submit(run_seeds, some, shrink_s))
+                    running.add(pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s))
             done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
             for future in done:
                 yield from future.result()
+
+
+def _rarest(found: tuple[str, int]) -> tuple[int, str]:
+    return found[1], found[0]
 
 
 def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False) -> dict[str, Any]:
     """Count; keep the failures in a directory; print as it goes."""
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
+    at_work: Counter[str] = Counter()
     failed: list[dict[str, Any]] = []
     virtual_s, count, begun = 0.0, 0, time.monotonic()
     for outcome in outcomes:
@@ -69,6 +81,7 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
         virtual_s += outcome["virtual_s"]
         faults.update(outcome["faults"])
         operations.update(outcome["operations"])
+        at_work.update({what: int(found > 0) for what, found in outcome["looked_at"].items()})
         if outcome["failure"]:
             failed.append(outcome)
             if failures is not None:
@@ -88,6 +101,7 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
         "faults": dict(sorted(faults.items())),
         "never_happened": sorted(set(FAULTS) - set(faults)),
         "operations": dict(sorted(operations.items())),
+        "checks_at_work": {what: round(runs / count, 2) for what, runs in sorted(at_work.items(), key=_rarest)},
         "failed": [{key: one[key] for key in ("seed", "failure", "shrunk")} for one in failed],
     }
 
@@ -102,6 +116,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
     parser.add_argument("--shrink-s", type=float, default=60.0)
+    parser.add_argument("--max-s", type=float, default=MAX_REAL_S, help="real time of a run; past it, it has failed")
+    parser.add_argument("--max-steps", type=int, default=MAX_STEPS, help="steps of a run; past them, it has failed")
     options = parser.parse_args()
     first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
     print(f"seeds from {first} on, {options.processes} processes, {options.minutes:g} min", flush=True)
@@ -110,6 +126,8 @@ def main() -> int:
         processes=options.processes,
         until=time.monotonic() + options.minutes * 60,
         shrink_s=options.shrink_s,
+        max_steps=options.max_steps,
+        max_real_s=options.max_s,
     )
     summary = summary_of(outcomes, options.failures)
     print(json.dumps(summary, indent=1))

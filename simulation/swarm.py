@@ -16,7 +16,9 @@ from simulation.fault_list import DATA_FAULTS, FAULTS
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
-DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer")
+DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer", "connection_dead", "conversation_cut",
+               "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
+               "kill_between_steps", "disk_low")  # fmt: skip
 """Drawn by a generator of their own, for the same reason."""
 
 
@@ -95,6 +97,13 @@ class SwarmConfig:
     """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
     exports_per_s: float = 0.0
     """Turns of two exports that keep cursors; 0: there are none."""
+    adopt_after_ms: int = 0
+    """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0: as by default."""
+    reserve_bytes: int = 0
+    """The free-space reserve of controllers; 0: not watched."""
+    work_us: float = 0.0
+    """What each callback of a controller or broker takes, and each request that is decided, on average; exponentially distributed.
+    0: nothing takes time."""
     faults: dict[str, float] = field(default_factory=dict)
     """By name: see ``fault_list``. Seconds between two on average, or a probability."""
 
@@ -181,6 +190,11 @@ def draw(seed: int) -> SwarmConfig:
     )
     if not old:
         config = replace(config, exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)))
+    if "newcomer" in config.faults:
+        config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
+    config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 6 + (50.0, 300.0)))
+    if "disk_low" in config.faults:
+        config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
     apart = random.Random(f"{seed} swarm, data")
     data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
     chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}

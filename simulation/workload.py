@@ -144,8 +144,8 @@ class Workload:
         counts = self._world.outcome.operations
         counts["duplicate"] = counts.get("duplicate", 0) + 1
 
-    async def last_write(self, within_s: float) -> int:
-        """Write after the healing, until one write has reached all it can; its offset. Raises CheckFailedError."""
+    async def last_write(self, within_s: float) -> Operation:
+        """Write after the healing, until one write has reached all it can. Raises CheckFailedError."""
         world = self._world
         deadline = world.now() + within_s
         attempt = 0
@@ -156,9 +156,13 @@ class Workload:
             operation = await client.write_config("last", acks=LEVELS[-1] if brokers else LEVELS[0])
             client.close()
             if operation.outcome == "ok" and operation.reached == operation.acks:
-                return operation.offset
+                return operation
             await asyncio.sleep(0.2)
         raise CheckFailedError(f"within {within_s:g} s it did not happen: a write is served")
+
+    def reader(self, name: str, broker: str) -> Client:
+        """A client after the healing that asks one broker."""
+        return Client(self, self._world, name, direct=False, only=[broker], host="last")
 
 
 class PinnedClient(ControllerClient):
@@ -298,7 +302,7 @@ class Client:
 
         async def work() -> None:
             client = self._rng.choice(self._controllers)
-            response = await client.call(body, timeout_s=self._config.timeout_s)
+            response = await client.call(body, timeout_s=self._config.timeout_s, raise_refused=False)
             result = response.create_topics.topics[0]
             code = result.error.error_code if result.HasField("error") else None
             if code not in (None, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -307,8 +311,8 @@ class Client:
 
         await self._carry_out(operation, work)
 
-    async def read_config(self, key: str) -> None:
-        """One read."""
+    async def read_config(self, key: str, mode: broker_pb2.ReadMode | None = None) -> Operation:
+        """One read. ``mode``: instead of a drawn one."""
         body = broker_pb2.DescribeConfigsRequest(
             resources=[
                 broker_pb2.DescribeConfigsResource(
@@ -322,7 +326,7 @@ class Client:
             configs = [config for config in result.configs if not config.is_default]
             return configs[0].value if configs else None
 
-        await self._read("read_config", key, body, found)
+        return await self._read("read_config", key, body, found, mode)
 
     async def read_topics(self) -> None:
         """All names."""
@@ -332,9 +336,7 @@ class Client:
 
         await self._read("read_topics", "", broker_pb2.MetadataRequest(), found)
 
-    async def _read(self, kind: Any, key: str, body: Any, found: Callable[[Any], Any]) -> None:
-        client = self._brokers
-        assert client is not None
+    async def _drawn_mode(self, client: BrokerClient) -> broker_pb2.ReadMode:
         if self._rng.random() < 0.3:
             client.forget()
             self._sessions += 1
@@ -343,6 +345,15 @@ class Client:
             # As soon as it is offered: below its level of metadata.version it would be refused.
             with contextlib.suppress(ApiError):
                 mode = max(mode, await client.strongest_mode(self._config.timeout_s))
+        return mode
+
+    async def _read(
+        self, kind: Any, key: str, body: Any, found: Callable[[Any], Any], mode: broker_pb2.ReadMode | None = None
+    ) -> Operation:
+        client = self._brokers
+        assert client is not None
+        if mode is None:
+            mode = await self._drawn_mode(client)
         at_least = client.token.offset if client.token is not None else -1
         operation = self._workload.operation(client=self._session, kind=kind, key=key, mode=mode, at_least=at_least)
 
@@ -353,6 +364,17 @@ class Client:
             operation.response = response
 
         await self._carry_out(operation, work)
+        return operation
+
+    def see(self, token: common_pb2.MetadataToken) -> None:
+        """The reads from now on show this image or a later one."""
+        assert self._brokers is not None
+        self._brokers.see(token)
+
+    async def strict_is_offered(self, timeout_s: float) -> bool:
+        """By the broker that is asked. Raises ApiError."""
+        assert self._brokers is not None
+        return await self._brokers.strongest_mode(timeout_s) == broker_pb2.STRICT
 
     async def _write(self, operation: Operation, body: Any) -> Any:
         timeout_s = self._config.timeout_s
@@ -360,14 +382,14 @@ class Client:
         numbered = self._rng.random() < self._config.numbered_share
         # Below level 2 of metadata.version there are no sessions: such a write would be refused.
         if numbered and self._config.release_version != 1:
-            response = await self._numbered.write(body, acks=acks, timeout_s=timeout_s)
+            response = await self._numbered.write(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
             if response.write.duplicate:
                 self._workload.found_executed()
         elif self._brokers is not None:
-            response = await self._brokers.write(body, acks=acks, timeout_s=timeout_s)
+            response = await self._brokers.write(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
         else:
             client = self._rng.choice(self._controllers)
-            response = await client.call(body, acks=acks, timeout_s=timeout_s)
+            response = await client.call(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
         operation.offset, operation.reached = response.write.token.offset, response.write.reached
         operation.generation = response.write.token.generation
         operation.response = response

@@ -15,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from broker.partition.settings import PartitionSettings
@@ -31,9 +32,13 @@ from simulation import (
     faults_leases,
     faults_links,
     faults_nodes,
+    faults_operators,
     faults_voters,
+    last_reads,
 )
+from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
 from simulation.checks.api import Checker, CheckFailedError
+from simulation.checks.broker_ids import BROKER_IDS
 from simulation.checks.suite import all_checkers
 from simulation.fault_list import FAULTS
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
@@ -69,6 +74,10 @@ class Outcome:
     """By kind and outcome."""
     state_hash: str = ""
     virtual_s: float = 0.0
+    steps: int = 0
+    """Of the loop."""
+    looked_at: dict[str, int] = field(default_factory=dict)
+    """How much each checker has found to check: ``Checker.what``."""
     failure: BaseException | None = None
 
 
@@ -122,8 +131,12 @@ class World:
                 metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
                 metadata_max_retention_bytes=config.retention_bytes,
             )
+        if config.reserve_bytes:
+            settings = replace(settings, metadata_log_free_space_reserve_bytes=config.reserve_bytes)
         if config.lag_max_ms:
             settings = replace(settings, broker_metadata_lag_max_ms=config.lag_max_ms)
+        if config.adopt_after_ms:
+            settings = replace(settings, broker_id_adopt_after_ms=config.adopt_after_ms)
         if config.auto_join:
             settings = replace(settings, controller_quorum_auto_join_enable=True)
         if config.max_clients:
@@ -154,14 +167,22 @@ class World:
         ]  # fmt: skip
         for host in self.controllers:
             host.on_death = self._died_writing
-        self.members = [self.make_broker(i) for i in range(1, config.brokers + 1)]
+        self.members = [self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, config.brokers + 1)]
         self.brokers: list[BrokerHost] = list(self.members)
         """The members, and whoever else poses as one."""
+        self._let_work_take_time()
         if config.drift:
             rng = self.rng("drift")
             for each in self.hosts():
                 self.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-config.drift, config.drift))
                 self.happened("drift")
+
+    def _let_work_take_time(self) -> None:
+        mean_us = self.config.work_us
+        if mean_us:
+            for host in self.hosts():
+                rng = self.rng(f"work of {host.name}")
+                self.network.loop.set_cost(host.name, partial(rng.expovariate, 1e6 / mean_us))
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
         """A broker's host; ``name``: another one than its id says."""
@@ -190,10 +211,16 @@ class World:
         self._disks += 1
         return self._disks
 
+    @property
+    def next_newcomer(self) -> str:
+        """The host of the next broker that comes without an id."""
+        return f"n{self._newcomers + 1}"
+
     def make_newcomer(self) -> BrokerHost:
         """A broker without an id, on a host that nobody knows."""
+        name = self.next_newcomer
         self._newcomers += 1
-        host = self.make_broker(NEWCOMER_IDS + self._newcomers, f"n{self._newcomers}")
+        host = self.make_broker(NEWCOMER_IDS + self._newcomers, name)
         host.lose_disk()
         host.only_passing = True
         return host
@@ -218,8 +245,8 @@ class World:
         return max(found, key=lambda service: service.controller_epoch, default=None)
 
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
-        """A node has stopped itself. Only a disk that was made to fail is a reason."""
-        if not faults_disks.excused(host, error):
+        """A node has stopped itself. Only an error that its disk was made to raise is a reason."""
+        if not host.disk.excuses(error):
             self._failure(CheckFailedError(f"{host.name} stopped without a reason: {error}"))
             return
         self._died(host)
@@ -333,8 +360,8 @@ class World:
         )
 
     def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
-        """A broker has stopped itself. Only a disk that was made to fail is a reason."""
-        if not faults_data.excused(broker, error):
+        """A broker has stopped itself. Only an error that its disk was made to raise is a reason."""
+        if broker.disk is None or not broker.disk.excuses(error):
             raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
         self.note(broker.name, f"stopped: {error}")
         broker.kill(str(error))
@@ -429,7 +456,7 @@ class World:
         rng = self.rng(f"fault {name}")
         fault = {
             **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN,
-            **faults_data.RUN,
+            **faults_data.RUN, **faults_operators.RUN,
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
@@ -496,16 +523,15 @@ class World:
         if "roll_heartbeats" in self.config.faults:
             self.spawn(faults_voters.end_roll(self), "end of the roll")
         await self.until(self._core_joined, bound, "the brokers of the healed part are unfenced")
-        marks: list[int] = []
-
-        async def write() -> None:
-            marks.append(await self.workload.last_write(bound))
-
         async with asyncio.timeout(bound * 2):
-            await write()
-        await self.until(lambda: self._core_at(marks[0]), bound, f"everyone is caught up with offset {marks[0]}")
+            written = await self.workload.last_write(bound)
+        mark = written.offset
+        await self.until(lambda: self._core_at(mark), bound, f"everyone is caught up with offset {mark}")
+        await last_reads.read_everywhere(self, written, bound)
         if self.config.data_per_s and self.members:
             await data_recovery.recover(self, bound)
+        # A transfer that was asked for before the healing may come to its end only now.
+        await self.until(lambda: self.active() is not None, bound, "a controller is active in the end")
 
     def _core_joined(self) -> bool:
         service = self.active()
@@ -530,15 +556,20 @@ class World:
         for broker in self.brokers:
             faults_data.collect(broker, self.outcome.faults)
         self.outcome.virtual_s = self.now()
+        self.outcome.steps = self.network.loop.steps
+        for checker in self.watch.checkers:
+            for what, count in checker.looked_at().items():
+                self.outcome.looked_at[f"{type(checker).__name__}.{what}"] = count
         self.outcome.digest = self._digest.hexdigest()
 
 
 def run_swarm(
-    seed: int, config: SwarmConfig | None = None, checkers: Sequence[Checker] | None = None, *, until_s: float = 0.0
-) -> Outcome:
+    seed: int, config: SwarmConfig | None = None, checkers: Sequence[Checker] | None = None, *, until_s: float = 0.0,
+    max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
+) -> Outcome:  # fmt: skip
     """One run. ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
 
-    ``until_s``: stop there, at this virtual time.
+    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes past one has failed.
     """
     config = config if config is not None else draw(seed)
     outcome = Outcome(seed, config)
@@ -557,10 +588,11 @@ def run_swarm(
             world.finish()
 
     try:
-        run(main())
+        with real_time(max_real_s):
+            run(main(), max_steps=max_steps)
     except TimeoutError as error:
         outcome.failure = None if until_s else error
-    except Exception as error:
+    except (Exception, RunTooLongError) as error:
         outcome.failure = error
         if worlds and worlds[0].watch.failure is not None:
             outcome.failure = worlds[0].watch.failure

@@ -22,6 +22,7 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from simulation.disk import SimDisk
 from simulation.partition_disk import SimPartitionDisk
+from simulation.swarm import SwarmConfig
 
 OperationKind = Literal[
     "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin",
@@ -66,6 +67,10 @@ class BrokerView(Protocol):
 
 class World(Protocol):
     """The cluster, as checkers see it. The lists are live: hosts may be added."""
+
+    @property
+    def config(self) -> SwarmConfig:
+        """What the run is made of."""
 
     @property
     def controllers(self) -> Sequence[ControllerView]:
@@ -134,6 +139,10 @@ class Checker:
     def begin(self, world: World) -> None:
         """Before anything starts."""
         self.world = world
+
+    def looked_at(self) -> dict[str, int]:
+        """How much this checker has found to check, by what it is: its public counters. All zero: it was idle."""
+        return {name: value for name, value in vars(self).items() if type(value) is int and not name.startswith("_")}
 
     def controller_started(self, host: ControllerView) -> None:
         """A controller process has recovered its log; nothing was stepped yet. ``host.core`` is there."""

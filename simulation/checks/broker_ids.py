@@ -1,23 +1,43 @@
 """Broker ids that are found (KIP-426): every registration maps its host, and a host keeps its broker's id whatever becomes of its disk.
 
-In the simulated world broker N runs on host bN. Wherever N has not registered from elsewhere meanwhile (as a twin makes it do), nothing but
-N may ever be registered from bN: neither another's id, nor a new one. Newcomers, on hosts nK, never get an id that was registered from
-another host: no broker is away for so long that its id could be missing.
+In the simulated world broker 200 + N runs on host bN. Wherever it has not registered from elsewhere meanwhile (as a twin makes it do),
+nothing but it may ever be registered from bN: neither another's id, nor a new one.
+
+Newcomers, on hosts nK, get an id that was registered from another host only if no process has run under it for as long as makes an id
+missing, or none that a controller heard for a session more; and if no other one that holds replicas is away too. They get a new one only
+if none that holds replicas was away when they first asked, and for as long before as messages may be late: a session, where faults
+make them so.
+
+What somebody has mapped by hand is meant: that host gets this id, unless a process under it was heard from lately, and no other host does.
 
 Would catch: a registration without its mapping, a mapping that is ignored or taken for another host's, an id that is given to a
-neighbour or generated while its own broker's session runs out.
+neighbour or generated while its own broker's session runs out, a new id while another broker's replicas have none, an id given away too
+early, or guessed, a mapping made by hand that is not gone by.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from typing_extensions import override
+
+from controller.hostnames import BY_HAND
+from controller.settings import ControllerSettings
 from raftlog.metadata.hostnames import hostname_key
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import Checker, CheckFailedError
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
+BROKER_IDS = 200
+"""Node ids are unique in a cluster: on host bN runs the broker with this id plus N."""
+CLOCK_SLACK = 1.25
+"""How far a controller's clock may be from a true one, and from a broker's."""
+PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "resign"))
+"""Faults that make no message late: where there are no others, what a dead process has said has arrived by ON_ITS_WAY_S."""
+ON_ITS_WAY_S = 0.5
 _LEVEL = 3
 """Of metadata.version, from which on hosts are mapped."""
 
@@ -30,24 +50,78 @@ class BrokerIds(Checker):
         self._mapped: dict[str, int] = {}
         self._hosts: dict[int, set[str]] = {}
         """Broker id -> the hosts that it was ever registered from."""
+        self._ledger = ledger
+        self._running: dict[str, int] = {}
+        """Host -> the broker id of the process that runs there."""
+        self._away_since: dict[int, float] = {}
+        """Broker id -> since when no process runs under it."""
+        self._asked_at: dict[str, float] = {}
+        """Newcomer's host -> when it asked first."""
+        self._heard: dict[int, float] = {}
+        """Broker id -> when a controller last accepted a heartbeat or registration of it."""
+        self._by_hand: dict[str, tuple[int, int]] = {}
+        """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration since."""
+        self.adopted = self.generated = self.given_by_hand = 0
+        """Ids that newcomers got."""
         ledger.golden.listeners.append(self._committed)
+
+    @override
+    def looked_at(self) -> dict[str, int]:
+        return {**super().looked_at(), "brokers": len(self._hosts)}
+
+    @override
+    def broker_started(self, host: BrokerView) -> None:
+        self._running[host.name] = host.id
+        self._away_since.pop(host.id, None)
+
+    @override
+    def broker_stopped(self, host: BrokerView, reason: str) -> None:
+        broker_id = self._running.pop(host.name, -1)
+        if broker_id not in self._running.values():
+            self._away_since[broker_id] = self._ledger.world.now()
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if (
+            host.name[:1] == "n"
+            and type(message) is pb.ControllerRequest
+            and message.register_broker.HasField("id_wanted")
+        ):
+            self._asked_at.setdefault(host.name, self._ledger.world.now())
+        elif (
+            type(message) is pb.ControllerResponse
+            and not message.HasField("error")
+            and message.WhichOneof("body") in ("broker_heartbeat", "register_broker")
+        ):
+            self._heard[self._running.get(peer, -1)] = self._ledger.world.now()
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         registered: list[tuple[str, int]] = []
-        for record in records:
+        mapped: list[str] = []
+        for offset, record in enumerate(records, logged.header.base_offset):
             message: Any = record.message
             if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
                 self._level = message.feature_level
             elif record.type == RecordType.HOSTNAME and message.HasField("broker_id"):
                 self._mapped[message.hostname] = message.broker_id
+                if message.reason == BY_HAND:
+                    self._by_hand[message.hostname] = message.broker_id, offset
+                else:
+                    mapped.append(message.hostname)
             elif record.type == RecordType.HOSTNAME:
                 self._mapped.pop(message.hostname, None)
+                self._by_hand.pop(message.hostname, None)
             elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
-        if self._level < _LEVEL:
-            return
         for host, broker_id in registered:
-            self._registered(host, broker_id, logged.header.base_offset)
+            if self._level >= _LEVEL:
+                self._registered(host, broker_id, logged.header.base_offset)
+            else:
+                # Below this level nothing is mapped; but whose the id is, and that it was heard of, counts above it too.
+                self._hosts.setdefault(broker_id, set()).add(host)
+                self._heard[broker_id] = self._ledger.world.now()
+        for host in mapped:
+            self._by_hand.pop(host, None)
 
     def _registered(self, host: str, broker_id: int, offset: int) -> None:
         if self._mapped.get(host) != broker_id:
@@ -55,13 +129,71 @@ class BrokerIds(Checker):
                 f"broker {broker_id} is registered from {host} at offset {offset}, and {host} is mapped to {self._mapped.get(host)}"
             )
         others = self._hosts.setdefault(broker_id, set())
-        if host[:1] == "n" and others - {host}:
-            raise CheckFailedError(
-                f"newcomer {host} registers as broker {broker_id} at offset {offset}: that is {min(others)}'s"
-            )
+        if host[:1] == "n":
+            self._newcomer(host, broker_id, bool(others - {host}), offset)
         others.add(host)
-        own = int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
+        self._heard[broker_id] = self._ledger.world.now()
+        own = BROKER_IDS + int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
         if own not in (None, broker_id) and self._hosts.get(own, {host}) <= {host}:
             raise CheckFailedError(
                 f"host {host} registers as broker {broker_id} at offset {offset}: it is broker {own}'s"
             )
+
+    def _newcomer(self, host: str, broker_id: int, adopted: bool, offset: int) -> None:
+        now = self._ledger.world.now()
+        config = self._ledger.world.config
+        adopt_after_ms = config.adopt_after_ms or ControllerSettings().broker_id_adopt_after_ms
+        late_s = config.session_timeout_ms / 1000 * CLOCK_SLACK + 1.0
+        if PROMPT.issuperset(config.faults):
+            late_s = ON_ITS_WAY_S
+        held = self._ledger.golden.image().replicas_of
+        what = f"newcomer {host} registers as broker {broker_id} at offset {offset}"
+        if self._meant(host, broker_id, offset, what):
+            return
+        kept = {one for other, (one, _) in self._by_hand.items() if other != host}
+        away = {
+            one: now - since for one, since in self._away_since.items() if len(held.get(one) or ()) and one not in kept
+        }
+        if adopted:
+            self.adopted += 1
+            away.pop(broker_id, None)
+            if self._gone_s(broker_id, now) < adopt_after_ms / 1000 / CLOCK_SLACK:
+                raise CheckFailedError(f"{what}: that is {min(self._hosts[broker_id])}'s, and not missing")
+        else:
+            self.generated += 1
+        asking_s = now - self._asked_at.get(host, now)
+        # It has a process, for a moment at least.
+        self._away_since[broker_id] = now
+        gone = sorted(one for one, away_s in away.items() if away_s > asking_s + late_s)
+        if gone:
+            raise CheckFailedError(f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more")
+
+    def _gone_s(self, broker_id: int, now: float) -> float:
+        """For how long the controllers may know that nobody is there: its last process has died since, or a session has ended."""
+        heard = self._heard.get(broker_id, -math.inf)
+        ended = heard + self._ledger.world.config.session_timeout_ms / 1000 / CLOCK_SLACK
+        return now - max(heard, min(ended, self._away_since.get(broker_id, ended)))
+
+    def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
+        """Whether it gets the id that its host was mapped to by hand. A registration of that id since then is newer than the mapping."""
+        now = self._ledger.world.now()
+        for other, (kept, _) in self._by_hand.items():
+            if other != host and kept == broker_id and self._by_hand.get(host, (-1, -1))[0] != broker_id:
+                raise CheckFailedError(f"{what}: that is kept for host {other}")
+        wanted, mapped_at = self._by_hand.get(host, (-1, -1))
+        newest = max(
+            (one.broker_epoch for one in self._ledger.golden.standings(wanted) if one.offset < offset), default=-1
+        )
+        if wanted < 0 or newest > mapped_at:
+            return False
+        if broker_id == wanted:
+            self.given_by_hand += 1
+            if self._gone_s(broker_id, now) < 0:
+                raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
+            self._away_since[broker_id] = now
+            return True
+        if newest < 0 or self._gone_s(wanted, now) > self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK:
+            raise CheckFailedError(
+                f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs under that"
+            )
+        return False

@@ -42,6 +42,10 @@ class Elections(Checker):
         ledger.on(ev.BecameLeader, self._became_leader)
 
     @override
+    def looked_at(self) -> dict[str, int]:
+        return {"leaders": len(self.leaders), "votes": len(self._votes)}
+
+    @override
     def controller_started(self, host: ControllerView) -> None:
         core = host.core
         assert core is not None

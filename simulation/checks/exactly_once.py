@@ -52,6 +52,10 @@ class ExactlyOnce(Checker):
     # --- clients ------------------------------------------------------------------------------------------------------
 
     @override
+    def looked_at(self) -> dict[str, int]:
+        return {"writes": len(self._committed), "sequences": len(self._sequences), "topics": len(self._topics)}
+
+    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "write_config":
             other = self._writes.setdefault((operation.key, operation.value), operation)

@@ -47,6 +47,8 @@ class GoldenLog:
         self._builder = ImageBuilder(Image())
         self.hashes: dict[int, tuple[int, int]] = {-1: (0, 0)}
         """Offset of an image -> (epoch, state hash)."""
+        self.images: dict[int, Image] = {-1: Image()}
+        """By offset, each a replay from 0. They share what they have in common."""
         self.voter_sets: list[VotersAt] = []
         self.listeners: list[BatchListener] = []
         """Called for each batch that becomes committed."""
@@ -84,7 +86,8 @@ class GoldenLog:
             raise CheckFailedError(f"what is committed at {header.base_offset} cannot be folded: {error}") from error
         self.batches.append(logged)
         self._ends.append(logged.end_offset)
-        self.hashes[header.last_offset] = (header.epoch, self._builder.state_hash % (1 << 128))
+        image = self.images[header.last_offset] = self._builder.snapshot()
+        self.hashes[header.last_offset] = (header.epoch, image.state_hash)
         if logged.voters is not None:
             self.voter_sets.append(logged.voters)
         for index, record in enumerate(records):
@@ -94,9 +97,13 @@ class GoldenLog:
         for listener in self.listeners:
             listener(logged, records)
 
+    def behind(self, end_offset: int) -> list[Logged]:
+        """The batches from there on."""
+        return self.batches[bisect_right(self._ends, end_offset) :]
+
     def image(self) -> Image:
         """Of all that is committed."""
-        return self._builder.snapshot()
+        return self.images[self.end - 1]
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
         """A partition in the newest committed image, as the fold under test has it."""

@@ -78,6 +78,10 @@ class Linearizability(Checker):
         self._topics: list[Operation] = []
 
     @override
+    def looked_at(self) -> dict[str, int]:
+        return {"writes": len(self._writes), "topics": len(self._topics)}
+
+    @override
     def client_invoked(self, operation: Operation) -> None:
         # Outcomes are written into the same object: it is looked at in the end.
         if operation.kind == "write_config":

@@ -160,6 +160,10 @@ class Ledger(Checker):
             if dropped.end_offset <= self.committed_before(core.epoch + 1):
                 raise CheckFailedError(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
 
+    @override
+    def looked_at(self) -> dict[str, int]:
+        return {"committed": self.golden.end}
+
     def _high_watermark(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
         offset, golden = effect.offset, self.golden
         if offset <= node.high_watermark:

@@ -2,20 +2,26 @@
 
 * *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a controller accepted was sent longer ago
   than ``broker.fencing.timeout.ms``, by its own clock; unless its newest image says that heartbeats are not in force.
+* *The controller decides first*: a broker that has fenced itself is not unfenced in the committed image for longer than a session, as long
+  as one controller leads, is not held up and commits.
 * *Inactive at first*: a new registration is fenced.
 * *A leave is final*: once it is committed, no successor is told that its predecessor's session has not ended.
+* *Evidence of death*: a broker that is fenced because its process seems to be gone runs no more, unless a firewall has refused in its name.
 * *Without heartbeats* (``broker.heartbeat.version`` 0) nobody is fenced but by his own leave.
 
-Would catch: a broker that serves clients for ever behind a partition, one that counts before it has applied anything, a restart that has to
-wait for a session that is over, fencing for a silence that was agreed.
+Would catch: a session that is renewed by what the broker itself does not go by, a broker that serves clients for ever behind a
+partition, one that counts before it has applied anything, a restart that has to wait for a session that is over, fencing for a silence
+that was agreed, or for a connection that broke.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import override
 
+from controller.fencing import PROCESS_GONE
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
@@ -24,9 +30,29 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.asked import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
+from simulation.loop import host_context
 
 CLOCK_SLACK = 1.15
 """How much longer its timeout may be by a true clock."""
+DECIDES_WITHIN_S = 1.0
+"""How long the controller may take to fence a broker whose session has ended."""
+
+
+HELD_UP_S = 0.1
+"""A controller whose timers are later than this was away: it extends all sessions."""
+
+
+def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
+    """Whether a broker has fenced itself for its silence, and this controller's committed image has it unfenced."""
+    if broker.service is None or controller.service is None:
+        return False
+    lifecycle = broker.service._lifecycle
+    registered = controller.service.image.brokers.get(broker.service._settings.broker_id)
+    if not heartbeats_in_force(controller.service.image.features):
+        return False
+    if registered is None or registered.epoch != lifecycle.epoch or registered.fenced:
+        return False
+    return lifecycle.self_fenced(host_context(broker.name).run(broker.service._loop.time))
 
 
 class Lifecycles(Checker):
@@ -43,8 +69,17 @@ class Lifecycles(Checker):
         self._epochs: dict[int, int] = {}
         self._left: dict[int, tuple[int, float]] = {}
         """Broker id -> (controller epoch, when committed) of its leave, while it is not registered anew."""
-        self.self_fenced = self.after_leave = 0
-        """How often a broker was asked while it had to fence itself, and an id was registered after a leave."""
+        self.self_fenced = self.after_leave = self.alone = 0
+        """How often a broker was asked while it had to fence itself, an id was registered after a leave, and a broker was found that
+        had fenced itself while it counted as unfenced."""
+        self._steady: tuple[str, int, float] = ("", 0, 0.0)
+        """The active controller, its epoch, and since when it decides and commits without a pause."""
+        self._uncommitted = -1
+        self._refused: set[str] = set()
+        self.gone = 0
+        """How many were fenced as gone."""
+        self._alone_since: dict[str, float] = {}
+        """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         ledger.golden.listeners.append(self._committed)
 
     # --- self-fencing -------------------------------------------------------------------------------------------------
@@ -78,6 +113,42 @@ class Lifecycles(Checker):
                 f"{host.name} takes a new request; a controller accepted {age} what it said last, and it has to fence itself"
             )
 
+    # --- the controller decides first ---------------------------------------------------------------------------------
+
+    @override
+    def sample(self) -> None:
+        now = self._ledger.world.now()
+        found = [host for host in self._ledger.world.controllers if host.service is not None and host.service.active]
+        newest = max(found, key=lambda host: host.service.controller_epoch if host.service else 0, default=None)
+        steady_since = self._look_at_controller(newest, now)
+        for broker in self._ledger.world.brokers:
+            if newest is None or not _is_alone(broker, newest):
+                self._alone_since.pop(broker.name, None)
+                continue
+            assert newest.service is not None
+            self.alone += broker.name not in self._alone_since
+            since = max(self._alone_since.setdefault(broker.name, now), steady_since)
+            bound_s = newest.service.settings.broker_session_timeout_ms / 1000 * CLOCK_SLACK + DECIDES_WITHIN_S
+            if now - since > bound_s:
+                raise CheckFailedError(
+                    f"{broker.name} has fenced itself {now - since:.3f} s ago, and {newest.name}, which leads and commits, has it unfenced"
+                )
+
+    def _look_at_controller(self, host: ControllerView | None, now: float) -> float:
+        if host is None or host.service is None:
+            self._steady = ("", 0, now)
+            return now
+        service, (name, epoch, since) = host.service, self._steady
+        away_s = host_context(host.name).run(service.now) - service._next_tick
+        uncommitted = (
+            service.replica.log_end_offset - 1 if service.committed_end < service.replica.log_end_offset else -1
+        )
+        stuck = uncommitted >= 0 and service.committed_end <= self._uncommitted
+        if (name, epoch) != (host.name, service.controller_epoch) or away_s > HELD_UP_S or stuck:
+            since = now
+        self._steady, self._uncommitted = (host.name, service.controller_epoch, since), uncommitted
+        return since
+
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         kind = self._asked.kind_of(message)
@@ -105,6 +176,19 @@ class Lifecycles(Checker):
 
     # --- what is committed --------------------------------------------------------------------------------------------
 
+    @override
+    def connects_refused(self, hosts: Sequence[str]) -> None:
+        self._refused.update(hosts)
+
+    def _gone(self, broker_id: int, broker_epoch: int) -> None:
+        self.gone += 1
+        for broker in self._ledger.world.brokers:
+            service = broker.service
+            if service is None or service._closed or service._done.done() or service._lifecycle.epoch != broker_epoch:
+                continue
+            if service._settings.broker_id == broker_id and broker.name not in self._refused:
+                raise CheckFailedError(f"broker {broker_id} is fenced as gone, and {broker.name} runs")
+
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         for record in records:
             message = record.message
@@ -118,6 +202,8 @@ class Lifecycles(Checker):
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._left.pop(message.broker_id, None)
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and message.fenced:
+                if message.reason == PROCESS_GONE:
+                    self._gone(message.broker_id, message.broker_epoch)
                 if message.in_controlled_shutdown:
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
                 elif not heartbeats_in_force(self._features):

@@ -79,6 +79,7 @@ class Partitions(Checker):
         """Broker id -> the partitions that have it in their ISR."""
         self._touched: dict[Key, None] = {}
         self._asked_for_unclean = False
+        self._unregistering: set[int] = set()
         self.proposals = self.with_epochs = self.answers = self.reassigned = self.unclean = 0
         self._notes = {
             RecordType.REGISTER_BROKER: self._registered,
@@ -91,6 +92,8 @@ class Partitions(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
+        # A batch takes a broker out of the ISRs before it unregisters it; no image lies between the two.
+        self._unregistering = {r.message.broker_id for r in records if r.type == RecordType.UNREGISTER_BROKER}
         for index, record in enumerate(records):
             note = self._notes.get(record.type)  # type: ignore[call-overload]
             if note is not None:
@@ -149,7 +152,14 @@ class Partitions(Checker):
         named = message.HasField("leader")
         leader = message.leader if named else before.leader
         recovery = message.leader_recovery_state if message.HasField("leader_recovery_state") else before.recovery
-        epochs = before.leader_epoch + (named or bool(gone)), before.partition_epoch + 1
+        leader_epoch = before.leader_epoch + (named or bool(gone))
+        if message.HasField("leader_epoch"):
+            if message.leader_epoch < leader_epoch:
+                raise CheckFailedError(
+                    f"I21: {_name(key)} is led in {message.leader_epoch} at {offset}, after {before}"
+                )
+            leader_epoch = message.leader_epoch
+        epochs = leader_epoch, before.partition_epoch + 1
         after = State(isr, leader, *epochs, recovery)
         if message.isr_with_epochs:
             self._proposed(key, before, message, offset, gone)
@@ -207,7 +217,8 @@ class Partitions(Checker):
         if after.recovery == RECOVERED or after.isr != (after.leader,):
             raise CheckFailedError(f"{what}: nobody proposed that, and it is no unclean leader")
         self.unclean += 1
-        alive = [member for member in before.isr if self._brokers.get(member, NOBODY).active]
+        stay = (member for member in before.isr if member not in self._unregistering)
+        alive = [member for member in stay if self._brokers.get(member, NOBODY).active]
         if alive and set(alive) & set(self._partitions[key].replicas):
             raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
         topic = self._golden.topic_name(key[0])

@@ -27,6 +27,10 @@ class Queues(Checker):
         """By queue: what was the most."""
 
     @override
+    def looked_at(self) -> dict[str, int]:
+        return {"queues": sum(map(bool, self.longest.values()))}
+
+    @override
     def sample(self) -> None:
         for host in self.world.controllers:
             if host.service is not None and host.core is not None:

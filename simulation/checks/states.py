@@ -4,7 +4,9 @@ I10: the same offset is the same state on every node. I11: a snapshot and the lo
 one node may lie.
 
 The committed log is folded once here; every image of a controller or a broker must have the hash that this fold had at its
-offset. A snapshot must claim that hash when it is frozen or stored, and who loads it is compared like everybody else.
+offset, and, now and then and in the end, its contents, entity by entity and index by index. A snapshot must claim that hash when it
+is frozen or stored. Some are loaded there and then. In the end all that the disks hold are, and the log behind is folded onto them:
+what comes of it must be, entity by entity, the fold from 0.
 
 Would catch: a record folded differently by a leader that had it pending, a snapshot of another offset than it says, a loader that forgets
 an index, state that depends on the order of a map.
@@ -16,15 +18,24 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from controller.service import ControllerService
 from raftlog.errors import FatalError
+from raftlog.metadata import snapshot
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.snapshot_file import SnapshotVerifier
 from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.contents import difference
 from simulation.checks.ledger import Ledger
 
 SNAPSHOT_BYTES = 1 << 20
+SAMPLES = 4
+"""At one sample of so many the contents of one host's image are compared, at each the hashes of all."""
+LOADED = 4
+"""One snapshot of so many is loaded when it is frozen or stored."""
 
 
 class States(Checker):
@@ -33,8 +44,11 @@ class States(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._golden = ledger.golden
-        self.compared = 0
-        self.snapshots = 0
+        self.compared = self.contents = 0
+        """Images, by their hashes and by their contents."""
+        self.snapshots = self.loaded = self.folded = 0
+        """Snapshots checked, loaded, and folded on up to the end."""
+        self._samples = 0
 
     # --- I9 -----------------------------------------------------------------------------------------------------------
 
@@ -66,10 +80,11 @@ class States(Checker):
     def _check_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
         assert host.service is not None
         replica = host.service.replica
-        verifier, position = SnapshotVerifier(), 0
+        verifier, pieces, position = SnapshotVerifier(), [], 0
         try:
             while piece := replica.read_snapshot(snapshot_id, position, SNAPSHOT_BYTES):
                 verifier.feed(piece)
+                pieces.append(piece)
                 position += len(piece)
             header = verifier.finish()
         except (FatalError, LookupError) as error:
@@ -85,6 +100,28 @@ class States(Checker):
         voters = self._golden.voters_at(snapshot_id.end_offset) or ()
         if header.voters != voters:
             raise CheckFailedError(f"I11: {snapshot_id} of {host.name} names the voters {header.voters}, not {voters}")
+        if self.snapshots % LOADED == 1:
+            self._load(host.name, snapshot_id, pieces)
+
+    def _load(self, who: str, snapshot_id: SnapshotId, pieces: list[bytes]) -> Image:
+        """The state in a snapshot, which is the fold from 0 up to there."""
+        self.loaded += 1
+        try:
+            _, image = snapshot.load(pieces)
+        except FatalError as error:
+            raise CheckFailedError(f"I11: {snapshot_id} of {who} cannot be loaded: {error}") from error
+        if why := difference(image, self._golden.images[snapshot_id.end_offset - 1]):
+            raise CheckFailedError(f"I11: {snapshot_id} of {who} is not the fold from 0 up to there: {why}")
+        return image
+
+    def _fold_on(self, who: str, snapshot_id: SnapshotId, content: bytes) -> None:
+        """A snapshot and the log behind it, against the fold from 0."""
+        builder = ImageBuilder(self._load(who, snapshot_id, [content]))
+        for logged in self._golden.behind(snapshot_id.end_offset):
+            builder.apply_chunk(logged.data)
+        self.folded += 1
+        if why := difference(builder.snapshot(), self._golden.image()):
+            raise CheckFailedError(f"I11: {snapshot_id} of {who} and the log behind it are not the fold from 0: {why}")
 
     # --- I10 ----------------------------------------------------------------------------------------------------------
 
@@ -108,6 +145,32 @@ class States(Checker):
                 )
             builder = built._builder
             self._compare(host.name, builder.offset, builder.epoch, builder.state_hash % (1 << 128))
+        self._samples += 1
+        if self._samples % SAMPLES == 0:
+            hosts: list[ControllerView | BrokerView] = [*self._ledger.world.controllers, *self._ledger.world.brokers]
+            self._compare_contents(hosts[self._samples // SAMPLES % len(hosts)])
+
+    @override
+    def end(self) -> None:
+        world = self._ledger.world
+        hosts: list[ControllerView | BrokerView] = [*world.controllers, *world.brokers]
+        for host in hosts:
+            self._compare_contents(host)
+        for controller in world.controllers:
+            for snapshot_id, content in sorted(controller.disk.sound_snapshots().items()):
+                self._fold_on(controller.name, snapshot_id, content)
+
+    def _compare_contents(self, host: ControllerView | BrokerView) -> None:
+        service = host.service
+        if service is None:
+            return
+        image = service._committed.image if isinstance(service, ControllerService) else service._view._tip
+        expected = self._golden.images.get(image.offset)
+        if expected is None:
+            raise CheckFailedError(f"I10: {host.name} shows offset {image.offset}, where no committed batch ends")
+        self.contents += 1
+        if why := difference(image, expected):
+            raise CheckFailedError(f"I10: the state of {host.name} at {image.offset} is not the fold from 0: {why}")
 
     def _compare(self, who: str, offset: int, epoch: int, state_hash: int) -> None:
         self.compared += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
+from simulation.checks.claims import Claims
 from simulation.checks.commitment import Commitment
 from simulation.checks.committed_data import CommittedData
 from simulation.checks.data_clients import DataClients
@@ -19,14 +20,17 @@ from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
+from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.replica_logs import ReplicaLogs
+from simulation.checks.space import Space
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.told_partitions import ToldPartitions
+from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
 
 
@@ -48,6 +52,8 @@ def all_checkers() -> list[Checker]:
         Lifecycles(ledger),
         BrokerIds(ledger),
         ExportCursors(ledger),
+        Levels(ledger),
+        Space(ledger),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),
@@ -56,6 +62,8 @@ def all_checkers() -> list[Checker]:
         Existence(ledger),
         ToldPartitions(ledger),
         Queues(),
+        Turns(),
+        Claims(),
         logs,
         data,
         DataServing(ledger, logs),

@@ -71,7 +71,9 @@ class ToldPartitions(Checker):
                 tuple(said.replicas.ids) if said.HasField("replicas") else old.replicas,
                 tuple(said.isr.ids) if said.HasField("isr") else old.isr,
                 said.leader if said.HasField("leader") else old.leader,
-                old.leader_epoch + (said.HasField("leader") or gone),
+                said.leader_epoch
+                if said.HasField("leader_epoch")
+                else old.leader_epoch + (said.HasField("leader") or gone),
                 old.partition_epoch + 1,
             )
         )

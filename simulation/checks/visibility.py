@@ -32,7 +32,7 @@ READ_KINDS = ("read_config", "read_topics")
 
 
 class _Sent(NamedTuple):
-    """An answer as it left its broker. Messages travel as the objects they are, so a client gets this very one."""
+    """An answer as it left its broker. The network parses what is sent once, so a client gets this very object."""
 
     response: Any
     broker: str

@@ -151,6 +151,24 @@ LIVES = replace(
 )
 """As ``BROKERS``; they also stop in order, sleep long, and heartbeats are in force only some of the time."""
 
+SILENCED = SwarmConfig(
+    brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=30.0, election_timeout_ms=200, fetch_timeout_ms=200,
+    session_timeout_ms=1500, faults={"connection_dead": 3.0, "conversation_cut": 1.5, "resign": 15.0},
+)  # fmt: skip
+"""Single conversations of brokers that carry nothing any more, while all their others go on."""
+
+SILENCED_QUORUM = replace(SILENCED, brokers=0, clients=0, direct_clients=2)
+"""As ``SILENCED``, of controllers alone."""
+
+DYING = SwarmConfig(
+    brokers=4, clients=2, writes_per_s=5.0, reads_per_s=20.0, strict_share=0.7, safety_s=30.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, faults={"broker_away": 4.0, "reset_links": 1.0, "partition": 3.0, "resign": 15.0},
+)  # fmt: skip
+"""Brokers that die, and connections of others that break."""
+
+REFUSED = replace(DYING, faults={"broker_refused": 2.0, "resign": 15.0})
+"""Brokers that look dead to the controllers, and serve clients."""
+
 LEAVES = replace(TWINS, session_timeout_ms=3000, faults={"stop_broker": 1.0, "twin_broker": 1.0})
 """Brokers that leave in order, and others that take their ids on another machine."""
 
@@ -210,3 +228,41 @@ DATA_UNKNOWN = replace(
     faults={"fetches_late": 0.15, "brokers_cut": 0.6, "isr_change_late": 0.5},
 )  # fmt: skip
 """ISR changes come later than their leader waits for an answer, and are of followers that have fallen behind meanwhile."""
+
+OPERATED = SwarmConfig(
+    brokers=3, clients=2, writes_per_s=10.0, reads_per_s=5.0, topics_share=0.3, admin_per_s=1.0, exports_per_s=1.0, safety_s=20.0,
+    election_timeout_ms=200, fetch_timeout_ms=200, session_timeout_ms=1500, snapshot_bytes=5000, adopt_after_ms=2000,
+    faults={"unregister_broker": 2.0, "lower_features": 2.0, "resign": 5.0},
+)  # fmt: skip
+"""Operators at work, and little else."""
+
+MAPPED = replace(OPERATED, faults={"alter_hostnames": 1.0, "newcomer": 2.0, "broker_away": 3.0})
+"""Hosts that are mapped to ids by hand before a newcomer is started there."""
+
+MOVED = replace(
+    OPERATED,
+    brokers=1,
+    exports_per_s=0.0,
+    safety_s=30.0,
+    faults={"move_voter": 1.5, "kill_controller": 1.5, "isolate": 2.0},
+)
+"""Voters that get another endpoint, one after the other, among kills and cuts."""
+
+STEPS = SwarmConfig(
+    brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, topics_share=0.0, safety_s=20.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, snapshot_bytes=500, retention_bytes=1,
+    faults={"kill_between_steps": 0.3, "isolate": 2.0, "kill_controller": 2.0},
+)  # fmt: skip
+"""Snapshots every few records, and death in the midst of what the store does with them in several steps."""
+
+LOW = SwarmConfig(
+    brokers=1, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=30.0, election_timeout_ms=500, fetch_timeout_ms=500,
+    reserve_bytes=100000, faults={"disk_low": 2.0, "kill_controller": 10.0},
+)  # fmt: skip
+"""Disks with less than their reserve, on one node, some, or all."""
+
+BUSY = SwarmConfig(
+    voters=1, brokers=1, clients=1, direct_clients=400, writes_per_s=6000.0, reads_per_s=0.0, shared_keys=1,
+    numbered_share=0.0, topics_share=0.0, asks_share=0.5, safety_s=1.0, disk_max_ms=50.0, work_us=300.0, faults={"burst": 0.5},
+)  # fmt: skip
+"""More to decide than there is time for, and code that takes time."""

@@ -55,7 +55,7 @@ MUTANTS = (
         ),
         BROKERS,
         "leaders that are cut off",
-        known=11,
+        known=13,
         seeds=200,
     ),
     Mutant(
@@ -70,6 +70,7 @@ MUTANTS = (
         ),
         BROKERS,
         "connections that break",
+        known=13,
     ),
     Mutant(
         "isr-in-metadata",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 from simulation.swarm import SwarmConfig
@@ -19,7 +21,39 @@ NEWCOMERS = SwarmConfig(
 )  # fmt: skip
 """Brokers on new hosts, while others are down for a moment."""
 
+ADOPTED = SwarmConfig(
+    brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.5, safety_s=40.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, adopt_after_ms=2000,
+    faults={"newcomer": 1.0, "broker_away": 3.0, "kill_broker": 6.0, "resign": 8.0},
+)  # fmt: skip
+"""Brokers on new hosts, while others are away for so long that their ids are missing."""
+
 MUTANTS = (
+    Mutant(
+        "generated-while-absent",
+        "a newcomer gets a new id while one that holds replicas is absent",
+        (
+            Edit("controller.broker_ids:_missing", "if free and not free[0].missing:", "if False:"),
+            Edit("controller.broker_ids:_missing", "if not free:", "if not free or not free[0].missing:"),
+        ),
+        ADOPTED,
+        "newcomers, while a broker is away",
+    ),
+    Mutant(
+        "generated-within-session",
+        "a newcomer does not wait until all who hold replicas were heard from",
+        (Edit("controller.broker_ids:_missing", "_check_all_heard(asking, reserved)", "pass"),),
+        ADOPTED,
+        "newcomers, while a broker is away",
+    ),
+    Mutant(
+        "guesses-among-missing",
+        "of several missing ids a newcomer is given the first",
+        (Edit("controller.broker_ids:_missing", "if len(free) > 1:", "if False:"),),
+        ADOPTED,
+        "newcomers, while brokers are away",
+        known=2,
+    ),
     Mutant(
         "hostname-ignored",
         "a broker whose disk was lost is not asked for its host",
@@ -43,7 +77,8 @@ MUTANTS = (
                 "return _Life.ALIVE",
             ),
         ),
-        DISKS,
+        # Without replicas: those of its own past would be waited for as any other's.
+        replace(DISKS, topics_share=0.0),
         "brokers that lose their disks and are back within their session",
     ),
     Mutant(
@@ -55,7 +90,7 @@ MUTANTS = (
     Mutant(
         "missing-at-once",
         "an id is missing as soon as its broker is down",
-        (Edit("controller.absences:Absences.absent", "now - since >= self._adopt_after_s", "True"),),
+        (Edit("controller.absences:Absences.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
         NEWCOMERS,
         "newcomers, while a broker restarts",
         seeds=100,

@@ -58,7 +58,7 @@ MUTANTS = (
         ASKED,
         "leaders that are cut off or sleep, and are asked",
         seeds=200,
-        known=5,
+        known=25,
     ),
     Mutant(
         "unknown-as-definite",
@@ -127,7 +127,7 @@ MUTANTS = (
         ),
         SLOW,
         "slow links to brokers",
-        known=2,
+        known=3,
     ),
     Mutant(
         "old-incarnation-accepted",
@@ -159,7 +159,7 @@ MUTANTS = (
         ),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
-        known=2,
+        known=3,
     ),
     Mutant(
         "duplicate-not-looked-for",
@@ -167,7 +167,7 @@ MUTANTS = (
         (Edit("controller.active:ActiveController.decide", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
-        known=2,
+        known=3,
     ),
     Mutant(
         "round-by-count",
@@ -182,7 +182,7 @@ MUTANTS = (
         OVERTAKEN,
         "Fetches that arrive late, sent before their sender voted for another",
         seeds=300,
-        known=2007,
+        known=2016,
     ),
     Mutant(
         "change-before-own-commit",
@@ -202,6 +202,7 @@ MUTANTS = (
         ),
         HASTY,
         "failovers, while voters join and leave",
+        known=1,
     ),
     Mutant(
         "evicted-client-is-new",

@@ -76,6 +76,7 @@ MUTANTS = (
         (Edit("broker.partition.leader:Leader.advance", "self.isr.state.maximal", "self.isr.state.committed"),),
         DATA_LATE,
         LATE,
+        known=4,
     ),
     Mutant(
         "data-leader-counts-unflushed",
@@ -115,6 +116,7 @@ MUTANTS = (
         ),
         DATA_DISKS,
         "brokers that come back with empty disks",
+        known=2,
     ),
     Mutant(
         "joins-isr-below-start",
@@ -134,7 +136,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=17,
+        known=81,
     ),
     Mutant(
         "data-truncation-skipped",
@@ -149,7 +151,7 @@ MUTANTS = (
         ),
         DATA,
         CUTS,
-        known=8,
+        known=5,
     ),
     Mutant(
         "old-incarnation-fetches",

@@ -63,7 +63,7 @@ MUTANTS = (
         (Edit("controller.lao:LaoTracker.report", "controller_epoch != self.epoch or ", ""),),
         replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
         "failovers",
-        known=10,
+        known=48,
     ),
     Mutant(
         "lao-fences-when-proposed",
@@ -85,7 +85,7 @@ MUTANTS = (
         ),
         "brokers cut off or paused, slow disks",
         seeds=200,
-        known=3,
+        known=1,
     ),
     Mutant(
         "joins-unapplied",
@@ -122,7 +122,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=6,
+        known=48,
     ),
     Mutant(
         "joins-below-epoch-start",
@@ -178,5 +178,6 @@ MUTANTS = (
         ),
         replace(SLOW, topics_share=0.6, faults={"stop_broker": 0.7, "clog": 1.0}),
         "brokers that leave in order, slow links to them",
+        known=1,
     ),
 )

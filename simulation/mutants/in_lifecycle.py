@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import LEAVES, LIVES, ROLLED
+from simulation.mutants.configs import DYING, LEAVES, LIVES, REFUSED, ROLLED, SILENCED
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -13,13 +13,53 @@ MUTANTS = (
         (Edit("broker.lifecycle:Lifecycle.self_fenced", "silent = self._heartbeats and", "silent = False and"),),
         LIVES,
         "brokers that sleep, or are cut off, for longer than their timeout",
-        known=6,
+        known=19,
     ),
     Mutant(
         "unfenced-at-registration",
         "a broker counts from its registration on, whatever it has applied",
         (Edit("controller.registration:register_broker", "epoch, fenced=True,", "epoch, fenced=False,"),),
         LIVES,
+    ),
+    Mutant(
+        "session-renewed-by-fetch",
+        "a metadata fetch renews a broker's session, which the broker itself does not count",
+        (
+            Edit(
+                "controller.active:ActiveController.report",
+                "if heartbeats_off(self.state):",
+                "self.heard(broker_id, broker_epoch, now)\n        if heartbeats_off(self.state):",
+            ),
+        ),
+        SILENCED,
+        "heartbeats that do not come through while the log does",
+        known=1,
+    ),
+    Mutant(
+        "silent-link-kept",
+        "a link that says nothing is used again and again",
+        (Edit("raftlog.client.router:Router.silent", "if route.silent:", "if False:"),),
+        SILENCED,
+        "single connections that are dead",
+    ),
+    Mutant(
+        "gone-by-broken-link",
+        "a broker whose connection broke is taken for dead, whatever its listener says",
+        (
+            Edit(
+                "controller.broker_probes:BrokerProbes._find_out", "await self._probe(broker) is Probe.REFUSED", "True"
+            ),
+        ),
+        DYING,
+        "connections that are reset or cut",
+    ),
+    Mutant(
+        "gone-under-lease",
+        "a broker that seems to be gone is fenced though it may hold a lease for strict reads",
+        (Edit("controller.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"),),
+        REFUSED,
+        "a firewall that refuses in a broker's name, strict reads",
+        known=6,
     ),
     Mutant(
         "leave-keeps-session",
@@ -60,5 +100,6 @@ MUTANTS = (
         ),
         ROLLED,
         "the double roll, brokers that are behind",
+        known=11,
     ),
 )

@@ -23,6 +23,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
+        known=1,
     ),
     Mutant(
         "isr-proposer-epoch-ignored",
@@ -36,7 +37,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
-        known=1,
+        known=12,
     ),
     Mutant(
         "isr-of-fenced",
@@ -57,7 +58,7 @@ MUTANTS = (
         ),
         replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
         "slow disks",
-        known=3,
+        known=4,
     ),
     Mutant(
         "registration-keeps-isr",
@@ -65,7 +66,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.registration:register_broker",
-                "records.extend(removals(state.pending, old.id, on_purpose=True))",
+                "records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))",
                 "pass",
             ),
         ),
@@ -111,6 +112,6 @@ MUTANTS = (
         ),
         REPLICAS,
         "twins, brokers that restart",
-        known=5,
+        known=8,
     ),
 )

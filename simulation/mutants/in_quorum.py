@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import DIVERGED, ELECTIONS, FLAPPING, LATE, VOTERS
+from simulation.mutants.configs import DIVERGED, ELECTIONS, FLAPPING, LATE, SILENCED_QUORUM, VOTERS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
 MUTANTS = (
+    Mutant(
+        "silent-peer-link-kept",
+        "a link to another controller that says nothing is used again and again",
+        (Edit("raftlog.replica.peers:PeerLink._dial_another", "if self._other is None", "if False"),),
+        SILENCED_QUORUM,
+        "single connections between controllers that are dead",
+    ),
     Mutant(
         "vote-twice",
         "a voter gives its vote of an epoch to whoever asks last",
@@ -133,7 +140,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "restarts",
-        known=3,
+        known=1,
     ),
     Mutant(
         "late-vote-counts",
@@ -304,6 +311,6 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=4,
+        known=6,
     ),
 )

@@ -106,5 +106,6 @@ MUTANTS = (
             faults={"raise_features": 3.0},
         ),
         "a level that is raised, slow links to brokers",
+        known=1,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import EXPORTS, SNAPSHOTS
+from simulation.mutants.configs import EXPORTS, SNAPSHOTS, STEPS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -60,6 +60,33 @@ MUTANTS = (
             ),
         ),
         SNAPSHOTS,
+    ),
+    Mutant(
+        "snapshot-without-index",
+        "an image made of a snapshot does not know which partitions a broker has replicas of; no hash tells",
+        (
+            Edit(
+                "raftlog.metadata.snapshot:Parts.finish",
+                "self.replicas_of[broker_id] = keys.finish()",
+                "pass",
+            ),
+        ),
+        SNAPSHOTS,
+        known=1,
+    ),
+    Mutant(
+        "hash-misses-field",
+        "an image made of a snapshot lacks the log directories of brokers, and its hash is computed as if it had them",
+        (
+            Edit(
+                "raftlog.metadata.snapshot:_add_broker",
+                "parts.brokers[content[0]] = content[1]",
+                "from msgspec.structs import replace\n"
+                "    parts.brokers[content[0]] = replace(content[1], log_dirs=('lost',))",
+            ),
+        ),
+        SNAPSHOTS,
+        known=1,
     ),
     Mutant(
         "snapshot-without-voters",
@@ -126,5 +153,18 @@ MUTANTS = (
         ),
         SNAPSHOTS,
         LEFT_BEHIND,
+    ),
+    Mutant(
+        "emptied-log-is-part",
+        "a log without records is taken for a part of a newer snapshot, and its replacement is not done again after a crash",
+        (
+            Edit(
+                "raftlog.storage.log_start:is_part",
+                "return snapshot_id.epoch == epoch_before_end",
+                "return epoch_before_end is None or snapshot_id.epoch == epoch_before_end",
+            ),
+        ),
+        STEPS,
+        "deaths between the steps of an installation",
     ),
 )

@@ -10,6 +10,8 @@ from simulation.mutants import (
     in_data,
     in_lao,
     in_lifecycle,
+    in_messages,
+    in_operations,
     in_partitions,
     in_quorum,
     in_reads,
@@ -31,6 +33,8 @@ MUTANTS: dict[str, Mutant] = {
         in_broker_ids,
         in_reads,
         in_lifecycle,
+        in_messages,
+        in_operations,
     )
     for mutant in module.MUTANTS
 }

@@ -151,6 +151,37 @@ REGRESSIONS = [
         '"stranded": 3.18, "transfer": 1.35}}',
         id="records were asked of a leader whose disk still hung: the leadership had gone back to it",
     ),
+    pytest.param(
+        880037,
+        '{"observers": 1, "clients": 1, "writes_per_s": 2.0, "topics_share": 0.3, "asks_share": 0.5, '
+        '"admin_per_s": 5.0, "unclean": true, "balance_interval_s": 1, "value_bytes": 20000, "shared_keys": 1, '
+        '"safety_s": 24.569052371515475, "election_timeout_ms": 200, "fetch_timeout_ms": 200, '
+        '"session_timeout_ms": 3000, "drift": 0.1, "retention_bytes": 1, "data_per_s": 20.0, "replica_lag_ms": '
+        '10000, "strict_share": 0.3, "exports_per_s": 0.2, "adopt_after_ms": 2000, "faults": {"clock_jump": 7.15, '
+        '"ring": 8.35, "flapping": 9.75, "clog": 3.35, "twin_broker": 9.27, "broker_behind": 4.02, '
+        '"lose_broker_disk": 5.79, "newcomer": 2.74, "connection_dead": 2.18, "conversation_cut": 2.84, '
+        '"broker_pause": 5.11, "broker_alone": 2.92, "fetches_late": 3.93, "isr_change_late": 0.105, '
+        '"broker_bit_flip": 4.89}}',
+        id="a checker took an id for its broker's own that no controller had heard from for a session and what makes it missing",
+    ),
+    pytest.param(
+        890036,
+        '{"voters": 2, "observers": 2, "brokers": 4, "direct_clients": 1, "writes_per_s": 10.0, "reads_per_s": '
+        '10.0, "asks_share": 0.5, "value_bytes": 20000, "safety_s": 9.074389333001887, "election_timeout_ms": 200,'
+        ' "fetch_timeout_ms": 200, "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 50000, '
+        '"retention_bytes": 5000, "round_robin": true, "faults": {"kill_all_controllers": 4.24, "ring": 6.76, '
+        '"disk_full": 2.97, "burst": 3.17, "broker_behind": 1.29, "stranded": 7.05}}',
+        id="a checker did not know that a broker looks dead to a controller that a firewall cuts off in company",
+    ),
+    pytest.param(
+        530010,
+        '{"brokers": 2, "direct_clients": 1, "reads_per_s": 10.0, "admin_per_s": 5.0, "unclean": true, '
+        '"balance_interval_s": 1, "value_bytes": 1000, "numbered_share": 1.0, "timeout_s": 10.0, "safety_s": '
+        '11.835558039834805, "delay_min_ms": 0.5, "delay_mean_ms": 1.5, "election_timeout_ms": 200, '
+        '"fetch_timeout_ms": 200, "session_timeout_ms": 1500, "snapshot_bytes": 50000, "retention_bytes": 100000, '
+        '"max_clients": 2, "strict_share": 0.3, "round_robin": true, "faults": {"unregister_broker": 3.01}}',
+        id="a checker took a broker for alive that the same batch unregisters a record later",
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import Checker, Operation
 from simulation.checks.ledger import Ledger
+from simulation.swarm import SwarmConfig
 
 VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
 
@@ -112,6 +113,7 @@ class Trace:
         self.ledger = Ledger()
         self.checkers: list[Checker] = [self.ledger, *(make(self.ledger) for make in makers)]
         self.time = 0.0
+        self.config = SwarmConfig()
         self.controllers = [Host(voter.node_id, voters) for voter in voters]
         self.brokers = [Broker(i) for i in range(1, brokers + 1)]
         self._hosts: dict[str, Any] = {host.name: host for host in (*self.controllers, *self.brokers)}

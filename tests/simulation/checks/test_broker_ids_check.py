@@ -1,11 +1,13 @@
 """A registration maps its host, and a host's broker keeps its id (KIP-426)."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from checks_harness import Trace
 
 from raftlog.quorum import events as ev
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.broker_ids import BrokerIds
@@ -39,43 +41,120 @@ def mapped(host: str, broker_id: int) -> pb.HostnameRecord:
 
 def test_hosts_that_keep_their_ids_and_newcomers_pass() -> None:
     trace = led()
-    register(trace, 1, "b1", mapped("b1", 1))
-    register(trace, 1, "b1")
+    register(trace, 201, "b1", mapped("b1", 201))
+    register(trace, 201, "b1")
     register(trace, 1001, "n1", mapped("n1", 1001))
     register(trace, 1002, "n2", mapped("n2", 1002))
     # A twin moved the broker: then its host may get another id.
-    register(trace, 1, "b1twin", mapped("b1twin", 1))
+    register(trace, 201, "b1twin", mapped("b1twin", 201))
     register(trace, 1003, "b1", mapped("b1", 1003))
 
 
 def test_below_the_level_nothing_is_mapped() -> None:
-    register(led(2), 1, "b1")
+    register(led(2), 201, "b1")
 
 
-@pytest.mark.parametrize("further", [(), (mapped("b1", 2),), (mapped("b2", 1),)])
+@pytest.mark.parametrize("further", [(), (mapped("b1", 202),), (mapped("b2", 201),)])
 def test_a_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> None:
     trace = led()
-    with pytest.raises(CheckFailedError, match=r"broker 1 is registered from b1 .* and b1 is mapped to"):
-        register(trace, 1, "b1", *further)
+    with pytest.raises(CheckFailedError, match=r"broker 201 is registered from b1 .* and b1 is mapped to"):
+        register(trace, 201, "b1", *further)
 
 
 def test_a_mapping_that_is_gone_does_not_count() -> None:
     trace = led()
-    register(trace, 1, "b1", mapped("b1", 1))
+    register(trace, 201, "b1", mapped("b1", 201))
     trace.committed(1, pb.HostnameRecord(hostname="b1"))
     with pytest.raises(CheckFailedError, match=r"b1 is mapped to None"):
-        register(trace, 1, "b1")
+        register(trace, 201, "b1")
 
 
 def test_a_host_that_is_given_another_id() -> None:
     trace = led()
-    register(trace, 1, "b1", mapped("b1", 1))
-    with pytest.raises(CheckFailedError, match=r"b1 registers as broker 1001 .* it is broker 1's"):
+    register(trace, 201, "b1", mapped("b1", 201))
+    with pytest.raises(CheckFailedError, match=r"b1 registers as broker 1001 .* it is broker 201's"):
         register(trace, 1001, "b1", mapped("b1", 1001))
 
 
 def test_a_newcomer_that_is_given_somebody_elses_id() -> None:
     trace = led()
-    register(trace, 1, "b1", mapped("b1", 1))
-    with pytest.raises(CheckFailedError, match=r"newcomer n1 registers as broker 1 .* that is b1's"):
-        register(trace, 1, "n1", mapped("n1", 1))
+    register(trace, 201, "b1", mapped("b1", 201))
+    with pytest.raises(CheckFailedError, match=r"newcomer n1 registers as broker 201 .* that is b1's"):
+        register(trace, 201, "n1", mapped("n1", 201))
+
+
+def partition(index: int, *replicas: int) -> pb.PartitionRecord:
+    return pb.PartitionRecord(
+        topic_id=b"t" * 16, partition_id=index, replicas=replicas, isr=replicas, leader=replicas[0]
+    )
+
+
+def two_that_hold_replicas() -> Trace:
+    trace = led()
+    for number in (1, 2):
+        register(trace, 200 + number, f"b{number}", mapped(f"b{number}", 200 + number))
+    trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))
+    trace.committed(1, partition(0, 201, 202))
+    for number in (1, 2):
+        trace.last.broker_started(SimpleNamespace(name=f"b{number}", id=200 + number))
+    return trace
+
+
+def dies(trace: Trace, number: int) -> None:
+    trace.last.broker_stopped(SimpleNamespace(name=f"b{number}", id=200 + number), "killed")
+
+
+def asks(trace: Trace, name: str) -> None:
+    request = rpc.ControllerRequest(register_broker=rpc.RegisterBrokerRequest(id_wanted=rpc.BrokerIdWanted()))
+    trace.last.message_sent(SimpleNamespace(name=name), "c1", request)
+
+
+def test_a_missing_id_is_adopted_after_its_time_and_not_before() -> None:
+    trace = two_that_hold_replicas()
+    dies(trace, 1)
+    trace.time += 700.0
+    register(trace, 201, "n1", mapped("n1", 201))
+    trace.time += 400.0
+    with pytest.raises(CheckFailedError, match=r"newcomer n2 registers as broker 201 .* not missing"):
+        register(trace, 201, "n2", mapped("n2", 201))
+
+
+def test_of_two_that_are_away_none_is_guessed() -> None:
+    trace = two_that_hold_replicas()
+    dies(trace, 1)
+    dies(trace, 2)
+    trace.time += 700.0
+    with pytest.raises(CheckFailedError, match=r"n1 registers as broker 201 .* no process has run as \[202\]"):
+        register(trace, 201, "n1", mapped("n1", 201))
+
+
+def test_no_new_id_while_one_that_holds_replicas_is_away() -> None:
+    trace = two_that_hold_replicas()
+    asks(trace, "n1")
+    dies(trace, 1)
+    trace.time += 20.0
+    register(trace, 1001, "n1", mapped("n1", 1001))
+    asks(trace, "n2")
+    with pytest.raises(CheckFailedError, match=r"n2 registers as broker 1002 .* no process has run as \[201\]"):
+        register(trace, 1002, "n2", mapped("n2", 1002))
+
+
+def by_hand(host: str, broker_id: int) -> pb.HostnameRecord:
+    return pb.HostnameRecord(hostname=host, broker_id=broker_id, reason="set by hand")
+
+
+def test_a_host_gets_the_id_that_somebody_has_mapped_it_to() -> None:
+    trace = led()
+    trace.committed(1, by_hand("n1", 700))
+    with pytest.raises(CheckFailedError, match="its host is mapped to 700 by hand"):
+        register(trace, 1001, "n1", mapped("n1", 1001))
+    trace = led()
+    trace.committed(1, by_hand("n1", 700))
+    register(trace, 700, "n1", mapped("n1", 700))
+
+
+def test_an_id_kept_for_another_host() -> None:
+    trace = led()
+    trace.committed(1, by_hand("n1", 700))
+    with pytest.raises(CheckFailedError, match="kept for host n1"):
+        register(trace, 700, "n2", mapped("n2", 700))

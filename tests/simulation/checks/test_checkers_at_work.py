@@ -1,6 +1,7 @@
 """In a whole simulated cluster no checker is idle: each has found something to check."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
+from simulation.mutants.configs import TWINS
 from simulation.swarm import SwarmConfig
 from simulation.world import run_swarm
 
@@ -54,6 +56,9 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[VoterSets].changes > 0
     assert found[States].compared > 100
     assert found[States].snapshots > 3
+    assert found[States].contents > 20
+    assert found[States].loaded > 1
+    assert found[States].folded > 0
     assert found[Brokers].repeatable > 20
     assert len(found[BrokerIds]._hosts) == CONFIG.brokers
     assert found[Partitions].proposals > 0
@@ -71,6 +76,32 @@ def test_every_checker_finds_something_to_check() -> None:
     assert found[Existence].answers > 3
     assert found[Linearizability]._writes
     assert found[Linearizability]._topics
+
+
+DATA = SwarmConfig(
+    safety_s=12.0, reads_per_s=10.0, topics_share=0.3, exports_per_s=2.0, data_per_s=20.0, admin_per_s=5.0, unclean=True,
+    balance_interval_s=1, replica_lag_ms=500, session_timeout_ms=1500, snapshot_bytes=2000, retention_bytes=1, adopt_after_ms=2000,
+    faults={"kill_controller": 4.0, "kill_broker": 2.0, "twin_broker": 3.0, "stop_broker": 3.0, "connection_dead": 3.0,
+            "conversation_cut": 4.0, "broker_alone": 4.0, "lose_broker_disk": 4.0, "replace_broker_disk": 4.0},
+)  # fmt: skip
+RARE = {
+    "Space.refused", "BrokerIds.adopted", "BrokerIds.generated",
+    "BrokerIds.given_by_hand", "Levels.lowered", "Claims.refused", "Lifecycles.alone",
+}  # fmt: skip
+"""What these take is not in the runs below: only that the counter is there is asked."""
+
+NO_COUNTERS = {"Turns"}
+
+
+def test_each_counter_of_each_checker_counts() -> None:
+    looked_at: Counter[str] = Counter()
+    for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), (2, TWINS)):
+        outcome = run_swarm(seed, config)
+        assert outcome.failure is None
+        looked_at.update(outcome.looked_at)
+    checkers = {what.partition(".")[0] for what in looked_at}
+    assert checkers == {type(checker).__name__ for checker in all_checkers()} - NO_COUNTERS
+    assert {what for what, count in looked_at.items() if not count} <= RARE
 
 
 def test_checkers_change_nothing() -> None:

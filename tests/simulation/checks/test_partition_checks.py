@@ -215,6 +215,19 @@ def test_an_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is
         trace.committed(1, unclean())
 
 
+def test_who_is_unregistered_in_the_same_batch_is_no_live_member() -> None:
+    """Members leave the ISR in records before the one that unregisters them."""
+    one, two = (pb.UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (1, 2))
+    trace = _led()
+    trace.committed(1, allowed("true"))
+    with refused(r"an unclean leader: .2. of its ISR are live"):
+        trace.committed(1, unclean(), one)
+    trace = _led()
+    trace.committed(1, allowed("true"))
+    trace.committed(1, unclean(), one, two)
+    assert _partitions(trace).unclean == 1
+
+
 def test_a_sound_reassignment_passes() -> None:
     trace = _led()
     trace.committed(1, registered(4, 10))

@@ -1,0 +1,183 @@
+"""Clients of the real cluster: those of the simulation for metadata, and producers; all that they do is noted as operations."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from raftlog.client.producer import Producer, ProducerSettings
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.chaos.nodes import ChaosCluster, ChaosNode
+from simulation.checks.api import Operation
+from simulation.swarm import SwarmConfig
+from simulation.workload import Client, Workload
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+TOPIC = "records"
+PARTITIONS = 3
+TIMEOUT_S = 5.0
+CONFIG = SwarmConfig(
+    clients=3,
+    direct_clients=1,
+    writes_per_s=40.0,
+    reads_per_s=40.0,
+    strict_share=0.4,
+    timeout_s=TIMEOUT_S,
+    round_robin=True,
+)
+
+
+@dataclass(slots=True)
+class History:
+    """What clients did, in order: (False, operation) where it was invoked, (True, operation) where it returned."""
+
+    events: list[tuple[bool, Operation]] = field(default_factory=list)
+    produced: list[Operation] = field(default_factory=list)
+    """``produce``: ``value`` is the record's, ``key`` "TOPIC-PARTITION"."""
+    duplicates: int = 0
+
+
+class RealWorld:
+    """What :class:`simulation.workload.Client` asks of its world, over real time and a real network."""
+
+    def __init__(self, cluster: ChaosCluster, history: History, seed: int) -> None:
+        self.config = CONFIG
+        self.history = history
+        self._cluster, self._seed = cluster, seed
+        self._loop = asyncio.get_running_loop()
+        self._transport = GrpcTransport()
+        self._operations = 0
+        # As the simulated network: one for all hosts.
+        self.network = self
+
+    @property
+    def controllers(self) -> list[ChaosNode]:
+        """By id."""
+        return self._cluster.controllers
+
+    @property
+    def members(self) -> list[ChaosNode]:
+        """The brokers."""
+        return self._cluster.brokers
+
+    def rng(self, purpose: str) -> random.Random:
+        """A generator of its own for each purpose."""
+        return random.Random(f"{self._seed} {purpose}")
+
+    def transport_for(self, _host: str) -> GrpcTransport:
+        """The network."""
+        return self._transport
+
+    def now(self) -> float:
+        """Seconds of a monotonic clock."""
+        return self._loop.time()
+
+    # --- what a Client asks of its Workload ---------------------------------------------------------------------------
+
+    def operation(self, **fields: Any) -> Operation:
+        """A new one, noted as invoked."""
+        self._operations += 1
+        operation = Operation(number=self._operations, invoked_at=self.now(), **fields)
+        self.history.events.append((False, operation))
+        return operation
+
+    def returned(self, operation: Operation) -> None:
+        """It has an outcome."""
+        operation.returned_at = self.now()
+        operation.response = None
+        self.history.events.append((True, operation))
+
+    def found_executed(self) -> None:
+        """A retry of a numbered write was not executed a second time."""
+        self.history.duplicates += 1
+
+    async def close(self) -> None:
+        """End all links."""
+        await self._transport.close()
+
+
+class Clients:
+    """All clients of a run. ``failure``: what ended one that nothing should end."""
+
+    def __init__(self, cluster: ChaosCluster, history: History, seed: int) -> None:
+        self.world = RealWorld(cluster, history, seed)
+        self._history = history
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open: list[Any] = []
+
+    def client(self, name: str, *, direct: bool = False) -> Client:
+        """One client of metadata."""
+        made = Client(cast("Workload", self.world), cast("World", self.world), name, direct=direct)
+        self._open.append(made)
+        return made
+
+    async def begin(self) -> None:
+        """Create the topic of the producers, and let all clients begin. Raises ApiError."""
+        await self._create_topic()
+        for number in range(CONFIG.clients + CONFIG.direct_clients):
+            name = f"client{number}"
+            self._spawn(self.client(name, direct=number >= CONFIG.clients).live())
+        for number in range(2):
+            self._spawn(self._produce(f"producer{number}"))
+
+    async def _create_topic(self) -> None:
+        topic = pb.CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=3)
+        topic.configs.add(name="min.insync.replicas", value="2")
+        operation = self.world.operation(client="setup", kind="create_topic", key=TOPIC, acks=common_pb2.ACKS_VISIBLE)
+        client = self.client("setup")
+        response = await client._write(operation, pb.CreateTopicsRequest(topics=[topic]))
+        result = response.create_topics.topics[0]
+        if result.HasField("error"):
+            raise ApiError(ErrorCode(result.error.error_code), result.error.error_message)
+        operation.outcome = "ok"
+        self.world.returned(operation)
+
+    def _spawn(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _produce(self, name: str) -> None:
+        rng = self.world.rng(name)
+        settings = ProducerSettings(request_timeout_ms=5000, delivery_timeout_ms=15_000)
+        servers = [node.endpoint for node in self.world.members]
+        producer = Producer(self.world.transport_for(name), servers, rng=rng, settings=settings)
+        self._open.append(producer)
+        count = 0
+        while True:
+            await asyncio.sleep(rng.expovariate(20.0))
+            count += 1
+            self._spawn(self._one_record(producer, name, f"{name}.{count}", rng.randrange(PARTITIONS)))
+
+    async def _one_record(self, producer: Producer, name: str, value: str, partition: int) -> None:
+        operation = self.world.operation(client=name, kind="produce", key=f"{TOPIC}-{partition}", value=value)
+        self._history.produced.append(operation)
+        try:
+            written = await producer.send(TOPIC, value.encode(), partition=partition)
+        except ApiError as error:
+            operation.refused(error)
+        else:
+            operation.outcome, operation.record_offset = "ok", written.offset
+        self.world.returned(operation)
+
+    def failure(self) -> BaseException | None:
+        """What ended a client, None if nothing did."""
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        found = next((task.exception() for task in done if task.exception() is not None), None)
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return found
+
+    async def stop(self) -> BaseException | None:
+        """No more operations; those under way stay pending. What had ended a client, None if nothing had."""
+        failure = self.failure()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._open:
+            client.close()
+        return failure

@@ -1,0 +1,147 @@
+"""What is done to the cluster: each fault begins, holds for a while, and is undone by :func:`heal`."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulation.chaos.nodes import ChaosCluster, ChaosNode
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a fault may choose from. ``leader`` is the active controller's id, -1 if none is known."""
+
+    cluster: ChaosCluster
+    rng: random.Random
+    leader: int
+
+    @property
+    def leading(self) -> ChaosNode:
+        """The active controller; any one if none is known."""
+        found = [node for node in self.cluster.controllers if node.id == self.leader]
+        return found[0] if found else self.rng.choice(self.cluster.controllers)
+
+    @property
+    def following(self) -> ChaosNode:
+        """A controller that does not lead."""
+        return self.rng.choice([node for node in self.cluster.controllers if node.id != self.leading.id])
+
+    @property
+    def broker(self) -> ChaosNode:
+        """Any broker."""
+        return self.rng.choice(self.cluster.brokers)
+
+    @property
+    def node(self) -> ChaosNode:
+        """Any node."""
+        return self.rng.choice(self.cluster.nodes)
+
+
+Fault = Callable[[Scene], None]
+
+
+def _of(choose: Callable[[Scene], list[ChaosNode]], act: Callable[[ChaosNode], None]) -> Fault:
+    def fault(scene: Scene) -> None:
+        for node in choose(scene):
+            act(node)
+
+    return fault
+
+
+def _pause(node: ChaosNode) -> None:
+    node.signal(signal.SIGSTOP)
+
+
+def _cut_leader_off(scene: Scene) -> None:
+    leader = scene.leading.id
+    scene.cluster.network.split([leader], [node.id for node in scene.cluster.controllers if node.id != leader])
+
+
+def _leader_is_not_heard(scene: Scene) -> None:
+    leader = scene.leading.id
+    for node in scene.cluster.nodes:
+        if node.id != leader:
+            scene.cluster.network.cut(leader, node.id)
+
+
+def _leader_does_not_hear(scene: Scene) -> None:
+    leader = scene.leading.id
+    for node in scene.cluster.nodes:
+        if node.id != leader:
+            scene.cluster.network.cut(node.id, leader)
+
+
+def _cut_followers_apart(scene: Scene) -> None:
+    ids = [node.id for node in scene.cluster.controllers if node.id != scene.leading.id]
+    scene.cluster.network.split(ids[:1], ids[1:])
+
+
+def _cut_brokers_from_leader(scene: Scene) -> None:
+    scene.cluster.network.split([scene.leading.id], [node.id for node in scene.cluster.brokers])
+
+
+def _cut_broker_off(scene: Scene) -> None:
+    broker = scene.broker.id
+    scene.cluster.network.split([broker], [node.id for node in scene.cluster.nodes if node.id != broker])
+
+
+def _cut_brokers_apart(scene: Scene) -> None:
+    ids = [node.id for node in scene.cluster.brokers]
+    scene.cluster.network.split(ids[:1], ids[1:])
+
+
+def _cut_any_pair_one_way(scene: Scene) -> None:
+    one, other = scene.rng.sample([node.id for node in scene.cluster.nodes], 2)
+    scene.cluster.network.cut(one, other)
+
+
+def _isolate(scene: Scene) -> None:
+    scene.cluster.network.isolate(scene.node.id)
+
+
+def _isolate_leader(scene: Scene) -> None:
+    scene.cluster.network.isolate(scene.leading.id)
+
+
+FAULTS: dict[str, Fault] = {
+    "kill_leader": _of(lambda scene: [scene.leading], ChaosNode.kill),
+    "kill_follower": _of(lambda scene: [scene.following], ChaosNode.kill),
+    "kill_broker": _of(lambda scene: [scene.broker], ChaosNode.kill),
+    "kill_controllers": _of(lambda scene: scene.cluster.controllers, ChaosNode.kill),
+    "kill_all": _of(lambda scene: scene.cluster.nodes, ChaosNode.kill),
+    "stop_leader": _of(lambda scene: [scene.leading], ChaosNode.stop),
+    "stop_broker": _of(lambda scene: [scene.broker], ChaosNode.stop),
+    "pause_leader": _of(lambda scene: [scene.leading], _pause),
+    "pause_follower": _of(lambda scene: [scene.following], _pause),
+    "pause_broker": _of(lambda scene: [scene.broker], _pause),
+    "power_cut_leader": _of(lambda scene: [scene.leading], ChaosNode.lose_power),
+    "power_cut_follower": _of(lambda scene: [scene.following], ChaosNode.lose_power),
+    "power_cut_broker": _of(lambda scene: [scene.broker], ChaosNode.lose_power),
+    "power_cut_brokers": _of(lambda scene: scene.cluster.brokers, ChaosNode.lose_power),
+    "power_cut_controllers": _of(lambda scene: scene.cluster.controllers, ChaosNode.lose_power),
+    "power_cut_all": _of(lambda scene: scene.cluster.nodes, ChaosNode.lose_power),
+    "cut_leader_off": _cut_leader_off,
+    "leader_is_not_heard": _leader_is_not_heard,
+    "leader_does_not_hear": _leader_does_not_hear,
+    "cut_followers_apart": _cut_followers_apart,
+    "cut_brokers_from_leader": _cut_brokers_from_leader,
+    "cut_broker_off": _cut_broker_off,
+    "cut_brokers_apart": _cut_brokers_apart,
+    "cut_any_pair_one_way": _cut_any_pair_one_way,
+    "isolate": _isolate,
+    "isolate_leader": _isolate_leader,
+}
+
+
+def heal(cluster: ChaosCluster) -> None:
+    """Undo every fault: links, pauses, power; whatever does not run is started. Blocks."""
+    cluster.network.heal()
+    for node in cluster.nodes:
+        node.signal(signal.SIGCONT)
+    for node in cluster.nodes:
+        if not node.has_power:
+            node.restore_power()
+    cluster.start_all()

@@ -1,0 +1,166 @@
+"""Whether the clients' history and what the nodes hold in the end agree with what was promised.
+
+The checkers are those of the simulation. Nobody looked on inside the nodes, so the committed log as it is in the end is given to them
+first, whole, and then what the clients did, in its order. What they need an inside view for, such as who was unfenced when it
+answered, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from raftlog.client.data_records import ConsumedRecord
+from simulation.chaos.clients import History
+from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.exactly_once import ExactlyOnce
+from simulation.checks.history import Linearizability
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import LogMatching, NodeLog
+from simulation.checks.strict import StrictReads
+from simulation.checks.visibility import Visibility
+
+
+class _AtRest:
+    """The world of checkers that come afterwards: nothing happens in it."""
+
+    controllers: Sequence[Any] = ()
+    brokers: Sequence[Any] = ()
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    def note(self, who: str, what: str) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found, and how much there was to look at: a judge without evidence convicts nobody."""
+
+    violations: list[str] = field(default_factory=list)
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+def judge(
+    history: History,
+    log: Sequence[bytes],
+    node_logs: dict[str, tuple[int, Sequence[bytes]]],
+    consumed: Iterable[ConsumedRecord],
+) -> Verdict:
+    """``log``: the committed chunks from offset 0 on. ``node_logs``: by controller, (start offset, chunks) on its disk.
+
+    ``consumed``: all committed records of the producers' topic.
+    """
+    verdict = Verdict()
+    checks: list[Callable[[], None]] = [
+        lambda: _metadata(history, log, verdict),
+        lambda: _logs_match(log, node_logs, verdict),
+        lambda: _records(history.produced, consumed, verdict),
+    ]
+    for check in checks:
+        try:
+            check()
+        except CheckFailedError as error:
+            verdict.violations.append(str(error))
+    return verdict
+
+
+def _metadata(history: History, log: Sequence[bytes], verdict: Verdict) -> None:
+    ledger = Ledger()
+    exactly_once, visibility, strict = ExactlyOnce(ledger), Visibility(ledger), StrictReads(ledger)
+    checkers: list[Checker] = [exactly_once, visibility, strict, Linearizability(ledger)]
+    last = max((operation.invoked_at for _, operation in history.events), default=0.0) + 1e6
+    for checker in checkers:
+        checker.begin(cast("World", _AtRest(last)))
+        # Which LAO was announced nobody outside has seen.
+        checker.lao_announced(cast("Any", None), 0, 1 << 62)
+    for returned, operation in history.events:
+        if not returned:
+            exactly_once.client_invoked(operation)
+    committed = NodeLog("the committed log", ledger.matching, 0, 0, 0)
+    for chunk in log:
+        committed.append(committed.end, chunk)
+    for logged in committed.between(0, committed.end):
+        ledger.golden.append(logged)
+    for returned, operation in history.events:
+        for checker in checkers:
+            if returned:
+                checker.client_returned(operation)
+            elif checker is not exactly_once:
+                checker.client_invoked(operation)
+    _real_time_order(history)
+    for checker in checkers:
+        checker.end()
+    outcomes: dict[str, int] = {}
+    for _, operation in history.events:
+        name = f"{operation.kind} {operation.outcome}"
+        outcomes[name] = outcomes.get(name, 0) + 1
+    verdict.seen |= {name: (count + 1) // 2 for name, count in sorted(outcomes.items())}
+    verdict.seen |= {"committed records": ledger.golden.end, "strict reads held to a floor": strict.held_to}
+
+
+def _real_time_order(history: History) -> None:
+    """A write that returned before another one was invoked stands before it. Raises CheckFailedError."""
+    highest = -1
+    floors: dict[int, int] = {}
+    for returned, operation in history.events:
+        if operation.kind != "write_config":
+            continue
+        if not returned:
+            floors[operation.number] = highest
+        elif operation.outcome == "ok":
+            floor = floors[operation.number]
+            if operation.offset <= floor:
+                raise CheckFailedError(
+                    f"I14: write {operation.number} is at {operation.offset}; one at {floor} had returned before it was invoked"
+                )
+            highest = max(highest, operation.offset)
+
+
+def _logs_match(log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[bytes]]], verdict: Verdict) -> None:
+    """Every node's log is the committed one as far as that goes. Raises CheckFailedError (I4, I6)."""
+    matching = LogMatching()
+    committed = NodeLog("the committed log", matching, 0, 0, 0)
+    for chunk in log:
+        committed.append(committed.end, chunk)
+    for name, (start, chunks) in node_logs.items():
+        at = committed.at(start)
+        if at is None:
+            raise CheckFailedError(f"I9: the log of {name} begins at {start}, where no committed batch ends")
+        mine = NodeLog(name, matching, start, *at)
+        for chunk in chunks:
+            mine.append(mine.end, chunk)
+        common = min(mine.end, committed.end)
+        if mine.at(common) != committed.at(common):
+            raise CheckFailedError(
+                f"I6: below {common} {name} has {mine.at(common)}, committed is {committed.at(common)}"
+            )
+        verdict.seen[f"log of {name} up to"] = mine.end
+
+
+def _records(produced: Iterable[Operation], consumed: Iterable[ConsumedRecord], verdict: Verdict) -> None:
+    """Acknowledged records are where they were said to be, once; refused ones, and such as nobody has sent, nowhere (I26)."""
+    sent = {operation.value: operation for operation in produced}
+    places: dict[str, tuple[int, int]] = {}
+    for record in consumed:
+        value, place = (record.value or b"").decode(), (record.partition, record.offset)
+        operation = sent.get(value)
+        if operation is None:
+            raise CheckFailedError(f"I26: {value!r} is at {place}, nobody has sent it")
+        if value in places:
+            raise CheckFailedError(f"I26: {value!r} was sent once, and is at {places[value]} and {place}")
+        if operation.outcome == "failed":
+            raise CheckFailedError(f"I26: {value!r} was refused with {operation.error}, and is at {place}")
+        places[value] = place
+    for operation in sent.values():
+        said = (int(operation.key.rpartition("-")[2]), operation.record_offset)
+        if operation.outcome == "ok" and places.get(operation.value) != said:
+            raise CheckFailedError(
+                f"I26: {operation.value!r} was acknowledged at {said}, and is at {places.get(operation.value, 'no place')}"
+            )
+    verdict.seen["records consumed"] = len(places)

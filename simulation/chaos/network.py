@@ -1,0 +1,108 @@
+"""Hosts as network namespaces around one router namespace, where the packets of a pair of hosts can be dropped, in either direction.
+
+Each host has the address 10.77.N.2; the router has 10.77.N.1 on the host's link. Dropped packets are not refused: both ends see silence, as
+behind a cut cable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+_CLONE_NEWNET = 0x40000000
+_PRIORITY = "100"
+
+
+class Network:
+    """The namespaces ``PREFIX-r`` (the router) and ``PREFIX-N`` for each host number N. Needs root."""
+
+    def __init__(self, prefix: str, hosts: Iterable[int]) -> None:
+        self._prefix = prefix
+        self.hosts = sorted(hosts)
+        self._cut: set[tuple[int, int]] = set()
+
+    def create(self) -> None:
+        """Make all namespaces and links. Raises OSError with what ``ip`` says."""
+        self.delete()
+        _ip("netns", "add", self.router)
+        _ip("-n", self.router, "link", "set", "lo", "up")
+        self._in_router(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+        for host in self.hosts:
+            space = self.space(host)
+            _ip("netns", "add", space)
+            _ip("-n", self.router, "link", "add", f"v{host}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("-n", self.router, "addr", "add", f"10.77.{host}.1/24", "dev", f"v{host}")
+            _ip("-n", self.router, "link", "set", f"v{host}", "up")
+            _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+            for link in ("eth0", "lo"):
+                _ip("-n", space, "link", "set", link, "up")
+            _ip("-n", space, "route", "add", "default", "via", f"10.77.{host}.1")
+
+    def delete(self) -> None:
+        """Remove the namespaces, and their links with them. Idempotent."""
+        for space in (self.router, *map(self.space, self.hosts)):
+            if Path("/var/run/netns", space).exists():
+                _ip("netns", "del", space)
+
+    @property
+    def router(self) -> str:
+        """The router's namespace. Clients live there: no cut of a pair concerns them."""
+        return f"{self._prefix}-r"
+
+    def space(self, host: int) -> str:
+        """A host's namespace."""
+        return f"{self._prefix}-{host}"
+
+    def address(self, host: int) -> str:
+        """A host's IP address."""
+        return f"10.77.{host}.2"
+
+    def enter_router(self) -> None:
+        """Move the calling thread into the router's namespace; threads that it starts later are there, too. Raises OSError."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/var/run/netns", self.router).open() as space:
+            if libc.setns(space.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {self.router}")
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def cut(self, source: int, target: int) -> None:
+        """Drop every packet from one host to another, in this direction only."""
+        if (source, target) not in self._cut:
+            self._cut.add((source, target))
+            self._rule("add", source, target)
+
+    def split(self, one_side: Iterable[int], other_side: Iterable[int]) -> None:
+        """Drop every packet between two groups of hosts."""
+        others = list(other_side)
+        for one in one_side:
+            for other in others:
+                self.cut(one, other)
+                self.cut(other, one)
+
+    def isolate(self, host: int) -> None:
+        """Take a host's link down: no host and no client reaches it."""
+        _ip("-n", self.router, "link", "set", f"v{host}", "down")
+
+    def heal(self) -> None:
+        """Undo every cut and isolation."""
+        for source, target in sorted(self._cut):
+            self._rule("del", source, target)
+        self._cut.clear()
+        for host in self.hosts:
+            _ip("-n", self.router, "link", "set", f"v{host}", "up")
+
+    def _rule(self, verb: str, source: int, target: int) -> None:
+        ends = ("from", self.address(source), "to", self.address(target))
+        _ip("-n", self.router, "rule", verb, *ends, "blackhole", "prio", _PRIORITY)
+
+    def _in_router(self, command: list[str]) -> None:
+        _ip("netns", "exec", self.router, *command)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")

@@ -1,0 +1,180 @@
+"""The nodes of one cluster: a process each, in its own network namespace, on its own disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from raftlog.cli.local import ask_ready
+from raftlog.cli.processes import Daemons
+from raftlog.storage.api import NodeIdentity
+from raftlog.storage.meta_file import format_storage
+from simulation.chaos.network import Network
+from simulation.chaos.power import PowerDisk
+
+PORT, HTTP_PORT = 9093, 9193
+STOP_S = 20.0
+SETTINGS: dict[str, Any] = {
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    "broker.fencing.timeout.ms": 5000,
+    "replica.lag.time.max.ms": 3000,
+}
+
+
+class ChaosNode:
+    """One node. ``name``: "controller-1", "broker-4", ... ``id`` is its host's number, too."""
+
+    def __init__(self, role: str, node_id: int, directory: Path, network: Network) -> None:
+        self.role, self.id, self.name = role, node_id, f"{role}-{node_id}"
+        self._network = network
+        self.disk = PowerDisk(directory / f"{self.name}.img", directory / "disks" / self.name)
+        self.data = self.disk.mount_point / "data"
+        self.config = directory / f"{self.name}.toml"
+        self._daemons = Daemons(directory)
+        self.log = self._daemons.log_path(self.name)
+        self.endpoint = f"{network.address(node_id)}:{PORT}"
+        self.has_power = True
+
+    def prepare(self, cluster_id: str, voters: list[str]) -> None:
+        """Make its disk, its configuration and its identity."""
+        self.disk.create()
+        values = {
+            "process.roles": [self.role],
+            "node.id": self.id,
+            "cluster.id": cluster_id,
+            "log.dirs": [str(self.data)],
+            "listeners": [self.endpoint],
+            "http.listener": f"{self._network.address(self.id)}:{HTTP_PORT}",
+            "controller.quorum.voters": voters,
+            **SETTINGS,
+        }
+        # JSON strings, numbers and arrays of them are TOML, too.
+        self.config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+        format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there, paused or not."""
+        return self._daemons.pid(self.name) is not None
+
+    def start(self) -> None:
+        """Start the process, if it does not run."""
+        if not self.runs:
+            program = [sys.executable, "-m", "raftlog.cli", self.role, "run", "-c", str(self.config)]
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
+            # A namespace is entered by exec, so the pid is the node's own.
+            self._daemons.start(
+                self.name, ["nsenter", f"--net=/var/run/netns/{self._network.space(self.id)}", *program], inherited
+            )
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        self._daemons.signal(self.name, number)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help in time."""
+        self._daemons.stop([self.name], STOP_S)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self._daemons.wait_gone(self.name, STOP_S)
+
+    def lose_power(self) -> None:
+        """The machine goes dark: first the disk, then the process. ``restore_power`` before the next start."""
+        if self.has_power:
+            self.has_power = False
+            self.disk.cut_power()
+        self.kill()
+
+    def restore_power(self) -> None:
+        """The disk is there again, with what had reached it."""
+        self.kill()
+        self.disk.restore_power()
+        self.has_power = True
+
+    def ready(self, timeout_s: float = 1.0) -> tuple[bool, str]:
+        """What /readyz says."""
+        return ask_ready(f"http://{self._network.address(self.id)}:{HTTP_PORT}", timeout_s)
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The end of what it has written to stderr."""
+        return self._daemons.tail(self.name, lines)
+
+
+class ChaosCluster:
+    """Three controllers (1, 2, 3) and three brokers (4, 5, 6) in one directory. ``close`` leaves no process, mount or namespace behind."""
+
+    def __init__(self, directory: Path, *, controllers: int = 3, brokers: int = 3) -> None:
+        self.directory = directory
+        ids = range(1, controllers + brokers + 1)
+        self.network = Network(f"rl{os.getpid()}", ids)
+        self.nodes = [
+            ChaosNode("controller" if node_id <= controllers else "broker", node_id, directory, self.network)
+            for node_id in ids
+        ]
+        self.cluster_id = str(uuid.uuid4())
+
+    @property
+    def controllers(self) -> list[ChaosNode]:
+        """By id."""
+        return [node for node in self.nodes if node.role == "controller"]
+
+    @property
+    def brokers(self) -> list[ChaosNode]:
+        """By id."""
+        return [node for node in self.nodes if node.role == "broker"]
+
+    def create(self) -> None:
+        """Make networks, disks and identities, and enter the router's namespace."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.network.create()
+        voters = [f"{node.id}@{node.endpoint}" for node in self.controllers]
+        for node in self.nodes:
+            node.prepare(self.cluster_id, voters)
+        self.network.enter_router()
+
+    def start_all(self) -> None:
+        """Start whatever does not run."""
+        for node in self.nodes:
+            node.start()
+
+    def unready(self) -> str:
+        """Which node is not ready, and why; empty if all are."""
+        for node in self.nodes:
+            ready, reason = node.ready()
+            if not ready:
+                return f"{node.name}: {reason}" + ("" if node.runs else f"\n{node.log_tail()}")
+        return ""
+
+    def wait_ready(self, within_s: float) -> str:
+        """Wait until all are ready; the last reason why not, empty if they are. Blocks."""
+        deadline = time.monotonic() + within_s
+        while (reason := self.unready()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return reason
+
+    def close(self) -> None:
+        """End all processes by SIGKILL; unmount, and remove the namespaces. Idempotent."""
+        for node in self.nodes:
+            node.signal(signal.SIGKILL)
+        for node in self.nodes:
+            node.kill()
+            node.disk.unmount()
+        self.network.delete()
+
+
+def is_possible() -> str:
+    """Why this machine cannot do it; empty if it can."""
+    for program in ("ip", "nsenter", "mkfs.ext4", "mount"):
+        if subprocess.run(["which", program], capture_output=True, check=False).returncode:
+            return f"there is no program {program} here"
+    return "" if os.geteuid() == 0 else "network namespaces and file systems of its own need root"

@@ -1,0 +1,71 @@
+"""A disk that can lose its power: an ext4 file system in a file, which forgets what was not synced.
+
+``EXT4_IOC_SHUTDOWN`` without a flush of the journal is what file system developers use for it: from then on every operation fails with
+EIO, and the next mount finds what had reached the device. What it cannot show: a device that loses what it had confirmed, and sectors
+torn in the middle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from pathlib import Path
+
+_EXT4_IOC_SHUTDOWN = 0x8004587D
+_NO_LOG_FLUSH = (2).to_bytes(4, "little")
+SIZE_BYTES = 400 << 20
+UNMOUNT_WITHIN_S = 10.0
+
+
+class PowerDisk:
+    """The file ``image``, mounted at ``mount_point``. Needs root and a loop device."""
+
+    def __init__(self, image: Path, mount_point: Path) -> None:
+        self._image, self.mount_point = image, mount_point
+        self._mounted = False
+
+    def create(self) -> None:
+        """Make an empty file system and mount it. Raises OSError."""
+        with self._image.open("wb") as file:
+            file.truncate(SIZE_BYTES)
+        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        self.mount_point.mkdir(parents=True, exist_ok=True)
+        self.mount()
+
+    def mount(self) -> None:
+        """Mount it; the journal is replayed. Raises OSError."""
+        _run("mount", "-o", "loop", str(self._image), str(self.mount_point))
+        self._mounted = True
+
+    def cut_power(self) -> None:
+        """From now on nothing reaches the device any more, and every operation fails. Raises OSError."""
+        directory = os.open(self.mount_point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(directory, _EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH)
+        finally:
+            os.close(directory)
+
+    def unmount(self) -> None:
+        """Unmount it, once no process uses it: a node's children may outlive it by a moment. Idempotent. Raises OSError."""
+        deadline = time.monotonic() + UNMOUNT_WITHIN_S
+        while self._mounted:
+            try:
+                _run("umount", str(self.mount_point))
+                self._mounted = False
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def restore_power(self) -> None:
+        """Find what had reached the device. No process may use the disk any more. Raises OSError."""
+        self.unmount()
+        self.mount()
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")

@@ -1,0 +1,32 @@
+"""Claims: what a node refuses as a contradiction, no node that keeps the rules sends. In a simulation nobody forges messages.
+
+Would catch: two leaders of one epoch, an election won by a log that lacks what is committed, a leader that answers by a log that it does
+not have, an epoch that grows without elections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from raftlog.quorum.events import Effect, Event, Refused
+from simulation.checks.api import Checker, CheckFailedError, ControllerView
+
+
+class Claims(Checker):
+    """No controller hears a contradiction."""
+
+    def __init__(self) -> None:
+        self.effects = self.refused = 0
+        """Looked at, and of them refusals, which are no contradictions."""
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        self.effects += len(effects)
+        for effect in effects:
+            if type(effect) is not Refused:
+                continue
+            self.refused += 1
+            if effect.contradiction:
+                raise CheckFailedError(f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}")

@@ -1,0 +1,104 @@
+"""What operators do while everything else goes wrong: brokers are unregistered, voters move, hosts are mapped, levels lowered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from raftlog.metadata import versions
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.faults_voters import raise_features
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+
+OTHER_PORT = 9094
+HOME_PORT = 9093
+UNUSED_IDS = 700
+"""Ids that hosts are mapped to and no broker has."""
+SAFE_DOWNGRADE = 2
+
+
+async def unregister_broker(world: World, rng: random.Random) -> None:
+    """A broker is unregistered, whether it runs or not. Its process ends when it learns of that, and the next one registers anew."""
+    host = rng.choice(world.members)
+    if host.broker_id >= 0 and await world.operator.ask(pb.UnregisterBrokerRequest(broker_id=host.broker_id)) is None:
+        world.happened("unregister_broker")
+
+
+async def lower_features(world: World, rng: random.Random) -> None:
+    """metadata.version is lowered, as before a build is taken back, and raised again after a while. What stands against it is refused."""
+    service = world.active()
+    if service is None or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION:
+        return
+    level = rng.choice((2, 3, 4))
+    update = pb.FeatureUpdate(name=versions.METADATA_VERSION, max_version_level=level, upgrade_type=SAFE_DOWNGRADE)
+    if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is not None:
+        return
+    world.happened("lower_features")
+    service = None
+    while not world.lasting and (
+        service is None or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
+    ):
+        await asyncio.sleep(rng.uniform(0.5, 4.0))
+        await raise_features(world, rng)
+        service = world.active()
+
+
+async def alter_hostnames(world: World, rng: random.Random) -> None:
+    """The host of the next newcomer is mapped by hand to a member's id or to one that nobody has; or a mapping made by hand is deleted."""
+    service = world.active()
+    if service is None or not versions.supports_hostnames(service.image.features):
+        return
+    mapped = service.image.hostnames
+    host = rng.choice((world.next_newcomer, world.next_newcomer, "nowhere"))
+    change = pb.HostnameAlteration(hostname=host)
+    if host not in mapped or rng.random() < 0.7:
+        change.broker_id = rng.choice([UNUSED_IDS + rng.randrange(3), *(member.id for member in world.members)])
+    if rng.random() < 0.5:
+        change.expected_offset = rng.choice((-1, mapped[host].offset)) if host in mapped else -1
+    if await world.operator.ask(pb.AlterHostnamesRequest(alterations=[change])) is None:
+        world.happened("alter_hostnames")
+
+
+async def move_voter(world: World, rng: random.Random) -> None:
+    """A voter gets another endpoint, is restarted there, and the log is told. The next time it is moved back.
+
+    Until the log says so it is reached at both. One is away from home at a time: clients are configured with what was true at first.
+    """
+    operator, service = world.operator, world.active()
+    named = service.image.voters if service is not None else None
+    voters = {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
+    hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
+    if operator.busy or operator.unknown or world.damaged or len(voters) < 2 or not hosts:
+        return
+    host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(hosts)
+    if host not in hosts:
+        return
+    operator.busy = True
+    try:
+        old = host.ports[-1]
+        host.ports = [old, OTHER_PORT if old == HOME_PORT else HOME_PORT]
+        world.note(host.name, f"moves to {host.endpoint}")
+        host.kill()
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        if host.service is None and world.may_mend(host.name):
+            host.start()
+        told = pb.UpdateRaftVoterRequest(
+            voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
+        )
+        if await operator.until_done(told) and not operator.unknown:
+            # From its next start on.
+            host.ports = host.ports[-1:]
+            world.happened("move_voter")
+    finally:
+        operator.busy = False
+
+
+RUN: dict[str, Fault] = {
+    fault.__name__: fault for fault in (unregister_broker, lower_features, alter_hostnames, move_voter)
+}

@@ -1,0 +1,126 @@
+"""Mutants of what operators ask for: brokers unregistered, levels lowered, hosts mapped by hand, voters moved."""
+
+from __future__ import annotations
+
+from simulation.mutants.configs import BUSY, LOW, MAPPED, MOVED, OPERATED
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "unregistration-keeps-isr",
+        "a broker that is unregistered stays in ISRs and leads on",
+        (
+            Edit(
+                "controller.registration:unregister_broker",
+                "records = removals(state.pending, broker.id)",
+                "records = []",
+            ),
+        ),
+        OPERATED,
+        "brokers that are unregistered while they run",
+    ),
+    Mutant(
+        "downgrade-leaves-cursors",
+        "metadata.version is lowered although export cursors are set",
+        (
+            Edit(
+                "controller.downgrade:left_behind",
+                "if level < _EXPORT_CURSORS and len(image.export_cursors):",
+                "if False:",
+            ),
+        ),
+        OPERATED,
+        "levels that are lowered",
+    ),
+    Mutant(
+        "cursors-below-level",
+        "export cursors are set whatever metadata.version is",
+        (
+            Edit(
+                "controller.export_cursors:_check_supported",
+                "if not supports_export_cursors(view.features):",
+                "if False:",
+            ),
+        ),
+        OPERATED,
+        "levels that are lowered",
+        known=4,
+    ),
+    Mutant(
+        "hand-mapping-ignored",
+        "a host that somebody has mapped to the id of a broker from elsewhere does not get it",
+        (
+            Edit(
+                "controller.broker_ids:_of_host",
+                "by_hand = mapping.reason != BY_REGISTRATION and",
+                "by_hand = False and",
+            ),
+        ),
+        MAPPED,
+        "hosts mapped by hand",
+        known=1,
+    ),
+    Mutant(
+        "kept-id-given-away",
+        "an id that somebody has kept for a host is given to another one",
+        (
+            Edit(
+                "controller.broker_ids:_missing",
+                "if mapping.reason != BY_REGISTRATION and name != asking.host",
+                "if False",
+            ),
+        ),
+        MAPPED,
+        "hosts mapped by hand",
+        known=28,
+    ),
+    Mutant(
+        "move-drops-voters",
+        "a voter that moves is the only one left in the set",
+        (
+            Edit(
+                "controller.membership:Membership.update",
+                "VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters",
+                "VoterEntry(v.id, v.directory_id, request.endpoint) for v in voters if v is old",
+            ),
+        ),
+        MOVED,
+        "voters that move",
+    ),
+    Mutant(
+        "low-disks-not-counted",
+        "a leader does not count the other voters whose disks are below their reserve",
+        (
+            Edit(
+                "controller.space:SpaceWatch.judge",
+                "if (self.low if replica.node_id == node_id else replica.low_on_space)",
+                "if replica.node_id == node_id and self.low",
+            ),
+        ),
+        LOW,
+        "disks that are below their reserve",
+        known=1,
+    ),
+    Mutant(
+        "reserve-not-told",
+        "a follower does not say that its disk is below its reserve",
+        (Edit("raftlog.quorum.fetcher:Fetcher.pump", "request.low_on_space = node.low_on_space", "pass"),),
+        LOW,
+        "disks that are below their reserve",
+        known=1,
+    ),
+    Mutant(
+        "turn-unbounded",
+        "a controller decides in one turn whatever waits",
+        (
+            Edit(
+                "controller.service:ControllerService._decide_all",
+                "and self._stopwatch() - begun < MAX_TURN_S",
+                "and self._stopwatch() >= begun",
+            ),
+        ),
+        BUSY,
+        "code that takes time",
+    ),
+)

@@ -1,0 +1,109 @@
+"""Silent leaders and far followers: a controller that hangs is replaced in time, and nobody is elected otherwise.
+
+Each life draws how far the controllers are from each other, up to 200 ms one way, each direction for itself or one or two of them far
+from all. Then, again and again: everyone hears the leader, its process is stopped (of five controllers another one with it, by half),
+and a successor must be elected within the fetch timeout, two round trips of the slowest link and 0.3 s. It wakes, and all settle.
+Every election at another time is *needless*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field, replace
+
+from typing_extensions import override
+
+from simulation.checks.api import CheckFailedError
+from simulation.flapping import SETTLE_S, FlappingWorld, Needless
+from simulation.hosts import ControllerHost
+from simulation.loop import run
+from simulation.swarm import SwarmConfig, draw
+from simulation.world import Outcome
+
+TIMEOUT_MS = 1000
+FAR_S = 0.2
+MARGIN_S = 0.3
+GIVE_UP_S = 8.0
+
+
+@dataclass
+class Replaced:
+    """How long each leader's replacement took, and what was allowed."""
+
+    took_s: list[float] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+
+class SilentLeaderWorld(FlappingWorld):
+    """A cluster whose leaders hang."""
+
+    def __init__(
+        self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome, replaced: Replaced
+    ) -> None:
+        super().__init__(seed, config, needless, outcome)
+        self._replaced = replaced
+        rng = self.rng("distances")
+        names = [host.name for host in self.voters()]
+        far = rng.sample(names, rng.choice((0, 1, 1, 2)))
+        for one, other in ((a, b) for a in names for b in names if a != b):
+            is_far = one in far or other in far
+            self.network.far_s[one, other] = FAR_S if is_far else 0.0 if far else rng.uniform(0.0, FAR_S)
+
+    @override
+    async def _spells(self, rng: random.Random) -> None:
+        while not self.lasting:
+            await self.until(self._settled, SETTLE_S, "everyone hears the leader")
+            leader = self._leader()
+            self._needless.held = f"all were, led by {leader.name}"
+            self._needless.settled = True
+            await asyncio.sleep(rng.uniform(0.5, 3.0))
+            if not self.lasting and self._leader() is leader:
+                await self._silence(leader, rng)
+
+    async def _silence(self, leader: ControllerHost, rng: random.Random) -> None:
+        others = [host for host in self.voters() if host is not leader]
+        silent = [leader, *rng.sample(others, int(len(others) == 4 and rng.random() < 0.5))]
+        live = [host.name for host in others if host not in silent]
+        far_s = self.network.far_s
+        trip_s = max(far_s[one, other] + far_s[other, one] for one in live for other in live if one != other)
+        bound_s = TIMEOUT_MS / 1000 + 2 * trip_s + MARGIN_S
+        self._needless.settled = False
+        begun, before = self.now(), len(self._needless.elections)
+        for host in silent:
+            self.network.pause(host.name)
+        while len(self._needless.elections) == before:
+            if self.now() - begun > GIVE_UP_S:
+                raise CheckFailedError(f"nobody has replaced {leader.name} within {GIVE_UP_S:g} s")
+            await asyncio.sleep(0.005)
+        took_s = self.now() - begun
+        self._replaced.took_s.append(took_s)
+        if took_s > bound_s:
+            self._replaced.late.append(f"{leader.name} after {took_s:.3f} s, {bound_s:.3f} s were allowed")
+        for host in silent:
+            self.network.resume(host.name)
+        await asyncio.sleep(1.0)
+
+
+def hang(seed: int) -> tuple[Outcome, Replaced]:
+    """One life. A needless election is the outcome's failure; late replacements are listed."""
+    rng = random.Random(f"{seed} silent leader")
+    config = replace(
+        draw(seed), voters=rng.choice((3, 3, 5)), brokers=rng.choice((0, 1)), safety_s=20.0, faults={}, disk_max_ms=2.0,
+        queue_messages=65536, election_timeout_ms=TIMEOUT_MS, fetch_timeout_ms=TIMEOUT_MS, drift=0.0,
+        timeout_s=5.0,
+    )  # fmt: skip
+    outcome, replaced = Outcome(seed, config), Replaced()
+
+    async def main() -> None:
+        world = SilentLeaderWorld(seed, config, Needless(), outcome, replaced)
+        try:
+            await world.live()
+        finally:
+            world.finish()
+
+    try:
+        run(main())
+    except Exception as error:
+        outcome.failure = error
+    return outcome, replaced

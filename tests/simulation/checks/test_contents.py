@@ -1,0 +1,49 @@
+"""Images whose hashes agree and whose contents do not: the comparison of contents notices."""
+
+from dataclasses import replace
+
+from raftlog.metadata.entities import Topic
+from raftlog.metadata.image import Image
+from simulation.checks.contents import difference
+
+TOPIC = b"t" * 16
+
+
+def _image() -> Image:
+    topics = Image().topics.mutate()
+    topics[TOPIC] = Topic(TOPIC, "topic", 1)
+    index, held = Image().replicas_of.mutate(), Image().replicas_of.mutate()
+    held[TOPIC, 0] = None
+    index[1] = held.finish()
+    return replace(Image(), offset=3, state_hash=7, topics=topics.finish(), replicas_of=index.finish())
+
+
+def test_the_same_contents_are_no_difference() -> None:
+    assert difference(_image(), _image()) == ""
+    assert difference(Image(), Image()) == ""
+
+
+def test_a_field_of_an_entity_that_differs_is_named() -> None:
+    image = _image()
+    topics = image.topics.mutate()
+    topics[TOPIC] = Topic(TOPIC, "topic", 2)
+    assert "topics[" in difference(replace(image, topics=topics.finish()), image)
+
+
+def test_an_entity_too_few_or_too_many_is_named() -> None:
+    without = replace(_image(), topics=Image().topics)
+    assert "is missing" in difference(without, _image())
+    assert "not missing" in difference(_image(), without)
+
+
+def test_an_index_that_lacks_an_entry_is_named_and_an_empty_one_is_not() -> None:
+    without = replace(_image(), replicas_of=Image().replicas_of)
+    assert "replicas_of[1] is missing" in difference(without, _image())
+    empty = Image().replicas_of.mutate()
+    empty[1] = Image().replicas_of
+    assert difference(replace(without, replicas_of=empty.finish()), without) == ""
+
+
+def test_what_is_no_map_is_compared_too() -> None:
+    assert "timestamp_ms is 1, not 0" in difference(replace(_image(), timestamp_ms=1), _image())
+    assert "state_bytes" in difference(replace(_image(), state_bytes=1), _image())

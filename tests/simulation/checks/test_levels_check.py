@@ -1,0 +1,64 @@
+"""Nothing is committed above the level of metadata.version, and no level is lowered below what is there (KIP-584)."""
+
+from typing import Any
+
+import pytest
+from checks_harness import Trace
+
+from raftlog.quorum import events as ev
+from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.api import CheckFailedError
+from simulation.checks.levels import Levels
+
+
+def led(level: int) -> Trace:
+    trace = Trace(Levels)
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.step("c1", ev.BecameLeader(1, (1, 2)))
+    for name in ("c2", "c3"):
+        trace.replicate("c1", name)
+    trace.commit("c1", 1)
+    trace.committed(1, lowered(level))
+    return trace
+
+
+def lowered(level: int) -> pb.FeatureLevelRecord:
+    return pb.FeatureLevelRecord(name="metadata.version", feature_level=level)
+
+
+HOST, NO_HOST = pb.HostnameRecord(hostname="h", broker_id=1), pb.HostnameRecord(hostname="h")
+CURSOR, NO_CURSOR = pb.ExportCursorRecord(name="e", end_offset=1), pb.ExportCursorRecord(name="e")
+
+
+@pytest.mark.parametrize(
+    ("level", "record", "name"),
+    [(2, HOST, "HOSTNAME"), (3, CURSOR, "EXPORT_CURSOR"), (1, pb.OpenClientRecord(), "OPEN_CLIENT")],
+)
+def test_a_record_above_the_level(level: int, record: Any, name: str) -> None:
+    with pytest.raises(CheckFailedError, match=rf"{name} is committed at \d+, at level {level}"):
+        led(level).committed(1, record)
+    led(level + 1).committed(1, record)
+
+
+@pytest.mark.parametrize(("there", "gone", "level"), [(HOST, NO_HOST, 2), (CURSOR, NO_CURSOR, 3)])
+def test_a_level_below_what_is_there(there: Any, gone: Any, level: int) -> None:
+    trace = led(5)
+    trace.committed(1, there)
+    with pytest.raises(CheckFailedError, match="there is still something of"):
+        trace.committed(1, lowered(level))
+    trace = led(5)
+    trace.committed(1, there)
+    trace.committed(1, gone)
+    trace.committed(1, lowered(level))
+
+
+def test_a_client_is_open_until_it_is_closed() -> None:
+    trace = led(2)
+    client_id = trace.ledger.golden.end
+    trace.committed(1, pb.OpenClientRecord(name="c"))
+    with pytest.raises(CheckFailedError, match="OPEN_CLIENT"):
+        trace.committed(1, lowered(1))
+    trace = led(2)
+    trace.committed(1, pb.OpenClientRecord(name="c"))
+    trace.committed(1, pb.CloseClientRecord(client_id=client_id))
+    trace.committed(1, lowered(1))

@@ -1,0 +1,125 @@
+"""A process may stop itself for an error that a fault has raised, once; for any other error of its disk the run fails."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+
+from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.errors import CorruptLogError, StorageError
+from raftlog.storage.api import NodeIdentity
+from simulation.cli import silence
+from simulation.disk import SimDisk, SimLogStore
+from simulation.disk_hardware import Chunks
+from simulation.partition_disk import SimPartitionDisk
+from simulation.swarm import SwarmConfig
+from simulation.world import run_swarm
+
+KEY = (b"t" * 16, 0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    silence()
+    yield
+    structlog.reset_defaults()
+
+
+def _controller_disk() -> SimDisk:
+    return SimDisk(NodeIdentity("cluster", 1, "dir-1"), random.Random(1))
+
+
+def _chunk() -> bytes:
+    return batch.encode([RecordData(20, 0, b"record")], base_offset=0, epoch=1, timestamp_ms=0)
+
+
+def test_an_injected_error_excuses_one_stop_and_no_other_error() -> None:
+    disk = _controller_disk()
+    disk.fail_next("flush")
+    error = disk.take_failure("flush")
+    assert error is not None
+    assert not disk.excuses(StorageError(str(error)))
+    assert disk.excuses(error)
+    assert not disk.excuses(error)
+
+
+def test_what_was_ordered_and_has_not_happened_excuses_nothing() -> None:
+    disk = _controller_disk()
+    disk.fail_next("append")
+    assert not disk.excuses(StorageError("append: injected disk failure"))
+
+
+def test_a_full_disk_excuses_the_write_that_met_it() -> None:
+    disk = _controller_disk()
+    disk.capacity_bytes = 10
+    error = disk.room_for(b"x" * 11)
+    assert error is not None
+    assert not disk.excuses(StorageError("flush: I/O error"))
+    assert disk.excuses(error)
+    assert disk.room_for(b"x") is None
+
+
+def test_an_error_of_the_store_before_excuses_nothing() -> None:
+    disk = _controller_disk()
+    disk.fail_next("append")
+    error = disk.take_failure("append")
+    assert error is not None
+    disk.open()
+    assert not disk.excuses(error)
+
+
+def _damage_vote(disk: SimDisk) -> None:
+    disk.flip_bit(random.Random(1), "vote")
+
+
+def _damage_log(disk: SimDisk) -> None:
+    disk.durable = Chunks([0], [_chunk()])
+    disk.live = disk.durable.copy()
+    disk.flip_bit(random.Random(1), "log")
+
+
+@pytest.mark.parametrize("damage", [_damage_vote, _damage_log])
+def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(damage: Callable[[SimDisk], None]) -> None:
+    disk = _controller_disk()
+    assert not disk.excuses(CorruptLogError("a batch"))
+    damage(disk)
+    for _ in range(2):
+        with pytest.raises(CorruptLogError) as met:
+            disk.open().recover()
+        assert not disk.excuses(StorageError("I/O error"))
+        assert disk.excuses(met.value)
+        disk.crash(random.Random(1))
+    disk.vote_is_corrupt = False
+    disk.durable.clear()
+    disk.live.clear()
+    assert not disk.excuses(CorruptLogError("a batch"))
+
+
+def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
+    disk = SimPartitionDisk("disk", random.Random(1))
+    disk.durable = {KEY: Chunks([0], [_chunk()])}
+    disk.live = {KEY: disk.durable[KEY].copy()}
+    disk.flip_bit(random.Random(1))
+    with pytest.raises(CorruptLogError) as met:
+        disk.open().recover()
+    assert disk.excuses(met.value)
+    disk.durable, disk.live = {}, {}
+    assert not disk.excuses(CorruptLogError("a batch"))
+
+
+def test_a_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One real fault of a disk, then an error of the store's own making: the fault of before is no excuse."""
+    append: Any = SimLogStore.append
+
+    def broken(self: SimLogStore, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        if self._disk.faults.get("eio_append"):
+            raise self._commit.fail(StorageError("append: a defect"))
+        append(self, chunk, base_offset, end_offset)
+
+    monkeypatch.setattr(SimLogStore, "append", broken)
+    outcome = run_swarm(1, SwarmConfig(brokers=0, safety_s=10.0, faults={"disk_error": 0.5}))
+    assert "stopped without a reason: append: a defect" in str(outcome.failure)
+    assert outcome.faults["eio_append"] >= 1

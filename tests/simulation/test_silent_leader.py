@@ -1,0 +1,42 @@
+"""A leader that hangs is replaced in time, with far followers, too, and no election is needless."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from raftlog.quorum import requests
+from simulation.silent_leader import hang
+
+SEEDS = 12
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
+def late(seeds: range) -> tuple[int, list[str]]:
+    """How many leaders were replaced, and those that were replaced late. Raises what failed."""
+    count, found = 0, []
+    for seed in seeds:
+        outcome, replaced = hang(seed)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        count += len(replaced.took_s)
+        found += [f"seed {seed}: {one}" for one in replaced.late]
+    return count, found
+
+
+def test_every_silent_leader_is_replaced_in_time() -> None:
+    count, found = late(range(SEEDS))
+    assert found == []
+    assert count > 3 * SEEDS
+
+
+def test_voters_that_forget_who_asked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_note_asker", lambda *_, **__: None)
+    _, found = late(range(4))
+    assert found
