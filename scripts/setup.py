@@ -6,6 +6,12 @@ fits, there is nothing to do. ``uv`` is used if it is there, else venv and pip.
 
 from __future__ import annotations
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C needs no traceback: what is half done is done again at the next start.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import hashlib
 import os
@@ -21,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".raftlog-setup"
 EXTRAS = ("replay", "test")
+PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 JAVA_MIN = 17
 
 
@@ -46,8 +53,6 @@ def main() -> int:
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
@@ -96,12 +101,25 @@ def set_up(extras: Sequence[str]) -> None:
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     print("setup: installing (the first time this downloads some hundred megabytes)", flush=True)
     if uv:
-        command = [uv, "pip", "install", "--python", str(python()), *constraints, "--editable", target]
+        command = [
+            uv,
+            "pip",
+            "install",
+            "--compile-bytecode",
+            "--python",
+            str(python()),
+            *constraints,
+            "--editable",
+            target,
+        ]
     else:
         pip = [str(python()), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
         # Not --quiet: a download of minutes without a word looks like a hang.
         command = [*pip, "--progress-bar", "on" if sys.stdout.isatty() else "off", *constraints, "--editable", target]
     run(command, "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)")
+    # Where Python may not write byte code, each start would compile the project again.
+    packages = [str(ROOT / package) for package in PACKAGES]
+    run([str(python()), "-m", "compileall", "-q", *packages], "the project's own code does not compile")
     print(f"setup: done in {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import structlog
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
@@ -48,9 +49,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 
 @pytest.fixture(autouse=True)
-def _asyncio_is_heard() -> Iterator[None]:
-    """Simulated worlds silence it for the whole process."""
+def _logs_are_heard() -> Iterator[None]:
+    """Simulated worlds silence asyncio's log and structlog for the whole process, and command lines configure both."""
     logger = logging.getLogger("asyncio")
-    level = logger.level
+    level, configured, structured = logger.level, structlog.is_configured(), structlog.get_config()
     yield
     logger.setLevel(level)
+    structlog.configure(**structured)
+    if not configured:
+        structlog.reset_defaults()

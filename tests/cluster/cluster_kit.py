@@ -139,6 +139,8 @@ class Load:
         """Name -> offset."""
         self.epoch = 0
         self.longest_gap_s = 0.0
+        self.unknown: list[ApiError] = []
+        """Errors that left a write's outcome unknown."""
         self._tasks = [asyncio.create_task(self._write(f"{prefix}-{number}")) for number in range(writers)]
 
     async def _write(self, name: str) -> None:
@@ -148,7 +150,9 @@ class Load:
             key = f"{name}-{count}"
             try:
                 response = await self._client.call(setting(key, key), timeout_s=2.0)
-            except ApiError:
+            except ApiError as error:
+                if error.outcome_unknown:
+                    self.unknown.append(error)
                 await asyncio.sleep(0.005)
                 continue
             now = time.monotonic()

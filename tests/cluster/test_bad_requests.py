@@ -6,12 +6,15 @@ Also what a node shows of itself meanwhile: metrics and readiness.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
+import re
 import socket
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -359,6 +362,7 @@ QUORUM_METRICS = {
     "kafka_controller_active_controller_count",
     "kafka_controller_fenced_broker_count",
     "kafka_controller_global_topic_count",
+    "raftlog_low_on_space",
 }
 ACTIVE_METRICS = {"raftlog_lowest_acknowledged_offset", "raftlog_broker_acknowledged_offset_lag"}
 BROKER_METRICS = {
@@ -391,6 +395,18 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     assert leader["kafka_controller_fenced_broker_count"].samples[0].value == 0
     lao = leader["raftlog_lowest_acknowledged_offset"].samples[0].value
     assert 0 < lao < leader["raft_metrics_high_watermark"].samples[0].value
+    unknown = metrics_of_alerts() - {name for families in shown.values() for name in families}
+    assert not unknown, "an alert on a metric that no node has never fires"
+
+
+def metrics_of_alerts() -> set[str]:
+    """The metrics in the table of alerts of docs/operations.md."""
+    lines = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().splitlines()
+    begin = lines.index("| Alert | Expression | For | Runbook |") + 2
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[begin:])
+    found = {name for row in rows for name in re.findall(r"\b(?:raft|raftlog|kafka|broker)_\w+", row.split("|")[2])}
+    assert len(found) > 10
+    return found
 
 
 def test_readiness_says_as_what(cluster: LocalCluster) -> None:

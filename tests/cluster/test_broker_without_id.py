@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -164,3 +165,26 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
     assert raftlog("hostnames", "delete", "spare.example", "--expected-offset", offset, *at).code == 0
     assert "spare.example" not in cluster.mapped()
     says(raftlog("hostnames", "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
+
+
+def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: Hosts) -> None:
+    """[its owner was killed a moment ago: the newcomer gets a new id, without replicas]"""
+    cluster.prepare("broker-3", "127.0.0.8")
+    cluster.kill("broker-4", signal.SIGKILL)
+    assert cluster.wait_gone("broker-4", PATIENCE_S)
+    cluster.start("broker-3")
+    absent = r"broker 1003 \(last at 127.0.0.4:\d+\) is absent and holds 3 replicas.* s more"
+    until(lambda: re.search(absent, cluster.ready("broker-3")[1]), "the broker says for what it waits, and how long")
+    says(cluster.log_path("broker-3").read_text(), "no broker id yet", "BROKER_NOT_AVAILABLE")
+    (controller,) = cluster.controllers
+    says(cluster.log_path(controller.name).read_text(), "a broker without an id waits", "1003")
+    (waiting,) = cluster.ask()["waiting_brokers"]
+    assert waiting["awaited_broker_id"] == 1003
+    assert waiting["endpoint"] == f"127.0.0.8:{cluster.node('broker-3').port}"
+    assert 0 < waiting["remaining_ms"] <= 6_000
+    assert cluster.stop(["broker-3"], PATIENCE_S) == []
+    assert cluster.id_of("broker-3") == NO_NODE_ID
+    with cluster.config_path("broker-3").open("a") as file:
+        file.write("broker.id.generation.force = true\n")
+    assert cluster.up("broker-3") == 1004
+    says(cluster.log_path("broker-3").read_text(), "generated", "a new id is forced .*; absent: 1003")

@@ -36,8 +36,8 @@ async def write(cluster: LocalCluster, prefix: str) -> int:
     return max(load.acknowledged.values())
 
 
-def follower(target: Path, cluster: LocalCluster) -> subprocess.Popen[str]:
-    words = ["export", target, "--follow", "--publish-interval", "0.2", "--timeout", "60"]
+def follower(target: Path, cluster: LocalCluster, *more: str) -> subprocess.Popen[str]:
+    words = ["export", target, "--follow", "--publish-interval", "0.2", "--timeout", "60", *more]
     at = ["--bootstrap-controller", cluster.bootstrap_controllers]
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     return subprocess.Popen(
@@ -96,6 +96,33 @@ def test_it_goes_on_with_the_next_leader(cluster: LocalCluster, tmp_path: Path) 
     assert max(manifest.state_hashes).offset == manifest.end_offset - 1
 
 
+def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    process = follower(target, cluster, "--cursor", "rolling")
+    try:
+        until(lambda: end_of(target) > 0, "something is exported")
+        for number in range(3):
+            leader = cluster.wait_leader(PATIENCE_S)
+            assert cluster.kill(leader.name, signal.SIGTERM)
+            written = asyncio.run(write(cluster, f"rolling{number}"))
+            assert cluster.wait_gone(leader.name, PATIENCE_S)
+            cluster.start(leader.name)
+            cluster.wait_ready([leader.name], PATIENCE_S)
+            until(lambda: end_of(target) > written, "what the next leader wrote is exported")  # noqa: B023
+            assert process.poll() is None, process.communicate()[1]
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    (cursor,) = raftlog("cursors", "list", *at, "--json").json["cursors"]
+    assert cursor["name"] == "rolling"
+    assert cursor["end_offset"] >= written, "it holds what is not exported yet, and no more"
+    verify_export(target)
+
+
 def test_two_at_once_and_a_directory_that_does_not_grow(cluster: LocalCluster, tmp_path: Path) -> None:
     process = follower(tmp_path / "export", cluster)
     try:
@@ -104,7 +131,7 @@ def test_two_at_once_and_a_directory_that_does_not_grow(cluster: LocalCluster, t
         assert second.code == 1
         assert "another export is writing to" in second.err
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
     finally:
         process.kill()
     refused = raftlog("export", tmp_path / "export", "--follow", "-d", tmp_path)

@@ -44,6 +44,7 @@ async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> Non
         await until_true(led_by_another, "a write is acknowledged in a new epoch")
         await load.more(100)
         await load.stop()
+    assert load.unknown == [], "what was on its way to the old leader was refused by it, not cut off"
     assert load.longest_gap_s < GAP_S
     assert await asyncio.to_thread(cluster.wait_gone, leader.name, PATIENCE_S)
     says(cluster.log_path(leader.name).read_text().splitlines()[-1], "controller stopped")

@@ -92,11 +92,26 @@ def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
     assert (tracker.lao, tracker.applied_of(A), tracker.told_of(A)) == (-1, -1, -1)
     tracker.committed(8)
     assert (tracker.lao, tracker.min_told) == (5, 4)
+    tracker.proposed([NO_OP] * 2, 8)
     said(tracker, A, 8)
     assert tracker.lao == 5
-    tracker.proposed([NO_OP] * 2, 8)
     tracker.committed(9)
     assert tracker.lao == 8
+
+
+@pytest.mark.parametrize("offset", [4, 2**31 - 1, 2**63 - 1])
+@pytest.mark.parametrize("field", ["applied", "told"])
+def test_a_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> None:
+    """Parked it would take the true reports with it, which come later and are lower."""
+    tracker = claim(three(A))
+    tracker.committed(4)
+    said(tracker, A, 3)
+    said(tracker, A, offset if field == "applied" else 3, told=offset if field == "told" else -1)
+    assert (tracker.lao, tracker.applied_of(A), tracker.told_of(A)) == (3, 3, -1)
+    tracker.proposed([NO_OP] * 2, 4)
+    said(tracker, A, 4, told=3)
+    tracker.committed(5)
+    assert (tracker.lao, tracker.min_told) == (4, 3)
 
 
 def test_a_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:

@@ -165,6 +165,9 @@ class NaiveState:
         if n & 32:
             message.leader_recovery_state = partition["leader_recovery_state"] = n & 1
         partition["leader_epoch"] += bool(n & 1) or shrinks
+        if n & 64 and n & 1:
+            partition["leader_epoch"] += n % 1000
+            message.leader_epoch = partition["leader_epoch"]
         partition["partition_epoch"] += 1
         return message
 

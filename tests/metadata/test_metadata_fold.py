@@ -230,6 +230,17 @@ def test_a_record_that_does_not_fit_is_refused(message: object, complaint: str) 
         builder.apply_batch([record(message)], base_offset=3, epoch=1, timestamp_ms=0)
 
 
+def test_a_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there() -> None:
+    builder = fold([GROUND])
+    seen = []
+    for leader, leap in ((1, None), (-1, 1 << 22), (1, None), (None, None)):
+        change = pb.PartitionChangeRecord(partition_id=0, topic_id=TOPIC, leader=leader, leader_epoch=leap)
+        builder.apply_batch([record(change)], base_offset=builder.offset + 1, epoch=1, timestamp_ms=0)
+        partition = builder.snapshot().partitions[TOPIC, 0]
+        seen.append((partition.leader, partition.leader_epoch, partition.partition_epoch))
+    assert seen == [(1, 1, 1), (-1, 1 << 22, 2), (1, (1 << 22) + 1, 3), (1, (1 << 22) + 1, 4)]
+
+
 def test_a_hostname_is_mapped_moved_and_forgotten() -> None:
     first = pb.HostnameRecord(hostname="h", broker_id=0, reason="a")
     builder = fold([GROUND, [record(first)]])

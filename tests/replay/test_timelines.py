@@ -35,7 +35,9 @@ class Eventful(LogHistory):
         index = rng.randrange(self.draft.topics[self.topics[name]].partition_count)
         old = self.draft.partitions[self.topics[name], index]
         if dice < 0.35:
-            self.change(old, leader=old.leader)
+            # Every other time it leaps, as after a recovery of the log.
+            leap = {"leader_epoch": old.leader_epoch + 100} if old.partition_epoch % 2 else {}
+            self.change(old, leader=old.leader, **leap)
         elif dice < 0.45:
             self.change(old, leader=-1, isr=[])
             self.change(old, leader=old.leader, isr=[old.leader], leader_recovery_state=1)

@@ -11,7 +11,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import supports_export_cursors, supports_hostnames
+from raftlog.metadata.versions import supports_export_cursors, supports_hostnames, supports_leader_epoch_ranges
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -138,12 +138,17 @@ class LogHistory:
         return changes
 
     def _elections(self, broker_id: int) -> list[Any]:
-        """What waited for a broker that comes."""
-        return [
+        """What waited for a broker that comes; every other leader epoch leaps, as after a recovery of the log."""
+        changes = [
             pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=broker_id)
             for old in self._held()
             if old.leader < 0 and broker_id in old.isr
         ]
+        for change in changes if supports_leader_epoch_ranges(self.draft.features) else []:
+            before = self.draft.partitions[change.topic_id, change.partition_id].leader_epoch
+            if before % 2:
+                change.leader_epoch = before + 1000
+        return changes
 
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         epoch = self.draft.brokers[broker_id].epoch

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from log_history import LogHistory
 from msgspec.structs import replace
 
+from raftlog.cli.log_sources import ExportLog, chunks
 from raftlog.segments.errors import (
     CorruptExportError,
     ExportError,
@@ -181,3 +182,24 @@ def test_no_manifest(tmp_path: Path) -> None:
         read_manifest(tmp_path)
     with pytest.raises(ExportError, match="is no export"):
         read_manifest(tmp_path / "nowhere")
+
+
+def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
+    """Each file is sound in itself: only the manifest says which one belongs where, and whose it is."""
+    manifest = read_manifest(copy)
+    one, two = manifest.of_kind(RAW)
+    first, second = copy / one.file, copy / two.file
+    content = first.read_bytes(), second.read_bytes()
+    assert list(chunks(ExportLog(copy), manifest.end_offset))
+    first.write_bytes(content[1])
+    second.write_bytes(content[0])
+    with pytest.raises(CorruptExportError, match=f"{one.file}.*it begins at offset {two.base_offset}"):
+        list(chunks(ExportLog(copy), manifest.end_offset))
+    second.write_bytes(content[1])
+    first.write_bytes(content[0] + b"more")
+    with pytest.raises(CorruptExportError, match="its footer does not match"):
+        list(chunks(ExportLog(copy), manifest.end_offset))
+    first.write_bytes(content[0])
+    rewrite(copy, replace(manifest, cluster_id="another"))
+    with pytest.raises(ExportMismatchError, match=f"{one.file}.* belongs to cluster"):
+        list(chunks(ExportLog(copy), manifest.end_offset))

@@ -1,0 +1,59 @@
+"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints what took how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable
+from typing import Any
+
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.controller.v1 import controller_pb2_grpc
+
+import grpc.aio  # isort: skip
+
+TIMEOUT_S = 20.0
+PAUSE_S = 0.02
+
+
+def health(url: str) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{url}/readyz", timeout=TIMEOUT_S) as response:
+        assert response.status == 200
+
+
+async def probe(controller: str, broker: str, controller_http: str, broker_http: str) -> None:
+    took: list[tuple[float, str]] = []
+    stopping = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+
+    async def timed(name: str, call: Awaitable[Any]) -> None:
+        begun = time.perf_counter()
+        await call
+        took.append((time.perf_counter() - begun, name))
+
+    async with (
+        grpc.aio.insecure_channel(controller, options=options) as to_controller,
+        grpc.aio.insecure_channel(broker, options=options) as to_broker,
+    ):
+        writes = controller_pb2_grpc.ControllerStub(to_controller)
+        reads = broker_pb2_grpc.BrokerStub(to_broker)
+        config = pb.AlterableConfig(name="match", value="x")
+        resource = pb.AlterConfigsResource(resource_type=16, resource_name="probe", configs=[config])
+        write = pb.IncrementalAlterConfigsRequest(resources=[resource])
+        print("ready", flush=True)
+        while not stopping.done():
+            await timed("write", writes.IncrementalAlterConfigs(write, timeout=TIMEOUT_S))
+            await timed("read", reads.DescribeCluster(broker_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S))
+            await timed("controller's /readyz", asyncio.to_thread(health, controller_http))
+            await timed("broker's /readyz", asyncio.to_thread(health, broker_http))
+            await asyncio.sleep(PAUSE_S)
+    print(json.dumps(sorted(took, reverse=True)))
+
+
+asyncio.run(probe(*sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""A disk that fails under a running node, with real processes: one line says which file and what to do, and the exit code is of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog
+
+from raftlog.cli.exits import DISK_REMEDY, Exit
+from raftlog.cli.local import LocalCluster
+
+NODE = Path(__file__).with_name("broken_disk_node.py")
+
+
+class BrokenCluster(LocalCluster):
+    """Nodes whose disks can fail, and whose exit codes a file beside them tells."""
+
+    def program(self, name: str) -> list[str]:
+        """The launcher, which is told by the names of files."""
+        files = f"BROKEN_FILE={self.broken_file(name)}", f"ENDED_FILE={self.ended_file(name)}"
+        return ["/usr/bin/env", *files, sys.executable, str(NODE)]
+
+    def broken_file(self, name: str) -> Path:
+        """While it exists, the disk of this node fails."""
+        return self.directory / f"{name}.broken"
+
+    def ended_file(self, name: str) -> Path:
+        """The exit code."""
+        return self.directory / f"{name}.ended"
+
+    def require_told(self, name: str) -> None:
+        """The node ends, by the exit code of its own, and its last line says why and what to do."""
+        assert self._daemons.wait_gone(name, PATIENCE_S), f"{name} lives on"
+        log = (self.directory / f"{name}.log").read_text()
+        assert "Traceback" not in log, log
+        assert self.ended_file(name).read_text() == str(int(Exit.DISK)), log
+        last = json.loads(log.splitlines()[-1])
+        assert last["event"] == "stopped by an error"
+        assert str(self.data_path(name)) in last["error"]
+        assert "append failed: IO error" in last["error"]
+        assert last["remedy"] == DISK_REMEDY
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[BrokenCluster]:
+    made = BrokenCluster(tmp_path / "c", controllers=1, brokers=1)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
+    (broker,), (controller,) = cluster.brokers, cluster.controllers
+    for node in cluster.nodes:
+        found = [cluster.data_path(node.name), *cluster.data_path(node.name).rglob("*")]
+        assert [path for path in found if path.stat().st_mode & 0o077] == [], (
+            "RocksDB's files, too, are the owner's alone"
+        )
+    assert raftlog("topics", "create", "t", "--bootstrap-server", broker.endpoint).code == 0
+    cluster.broken_file(broker.name).touch()
+    assert raftlog("produce", "t", "--value", "x", "--timeout", 2, "--bootstrap-server", broker.endpoint).code != 0
+    cluster.require_told(broker.name)
+    cluster.broken_file(controller.name).touch()
+    written = ("topics", "create", "u", "--timeout", 2, "--bootstrap-controller", controller.endpoint)
+    assert raftlog(*written).code != 0
+    cluster.require_told(controller.name)
+
+
+def test_a_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
+    cluster = BrokenCluster(tmp_path / "c", controllers=1, brokers=1)
+    cluster.generate()
+    for node in cluster.nodes:
+        cluster.broken_file(node.name).touch()
+        command = [*cluster.program(node.name), node.role, "run", "-c", str(cluster.config_path(node.name))]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        assert ran.returncode == Exit.DISK, ran
+        (line,) = ran.stderr.splitlines()
+        assert line.startswith(
+            f"raftlog: can't write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output error"
+        )
+        assert line.endswith(DISK_REMEDY)

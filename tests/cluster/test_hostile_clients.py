@@ -1,0 +1,275 @@
+"""Attacks with plain gRPC and plain sockets on a real controller and a real broker, while somebody else works: none waits a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cluster_kit import PATIENCE_S, raftlog
+
+from raftlog.cli.local import LocalCluster, Node
+from raftlog.errors import ErrorCode
+from raftlog.transport.api import Conversation
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+PROBE = Path(__file__).with_name("hostile_probe.py")
+WITHIN_S = 1.0
+AT_LEAST_S = 0.3
+"""So long an attack goes on beside the probe."""
+OPEN_FILES = 512
+"""Of each node: less than there are silent connections."""
+TOPICS, PARTITIONS = 4, 500
+
+
+class FewFiles(LocalCluster):
+    """Nodes that may open few files."""
+
+    def program(self, name: str) -> list[str]:
+        """The program behind a limit."""
+        return ["/bin/sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "sh", *super().program(name)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = FewFiles(tmp_path_factory.mktemp("hostile") / "c", controllers=1, brokers=1)
+    made.generate()
+    try:
+        made.start_controllers()
+        made.start_brokers()
+        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        at = ("--bootstrap-server", made.bootstrap_servers)
+        for number in range(TOPICS):
+            ran = raftlog("topics", "create", f"t{number}", "-p", PARTITIONS, "-r", 1, *at)
+            assert ran.code == 0, ran
+        yield made
+    finally:
+        made.stop_all(timeout_s=5)
+
+
+def channel_to(node: Node, **more: Any) -> Any:
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    return grpc.aio.insecure_channel(node.endpoint, options=options, **more)
+
+
+Attack = Callable[[Node, Node], Awaitable[None]]
+
+
+async def drain(stream: Any) -> None:
+    """Until it is over, in whatever way."""
+    try:
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError:
+        pass
+
+
+async def send(stream: Any, *messages: bytes) -> None:
+    """As many as are taken."""
+    try:
+        for message in messages:
+            await stream.write(message)
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+
+
+def metadata_requests(count: int, **fields: Any) -> bytes:
+    one = broker_pb2.BrokerRequest(metadata=broker_pb2.MetadataRequest(), **fields)
+    return broker_pb2.BrokerRequests(requests=[one] * count).SerializeToString()
+
+
+async def empty_requests(controller: Node, broker: Node) -> None:
+    """A megabyte of empty requests in a message, and as many as are taken in one, again and again."""
+    for node, conversation in ((controller, Conversation.CONTROLLER), (broker, Conversation.BROKER)):
+        for count in (1 << 19, 16_000):
+            async with channel_to(node) as channel:
+                streams = [channel.stream_stream(conversation.value)() for _ in range(10)]
+                await asyncio.gather(*(send(stream, *[b"\x0a\x00" * count] * 3) for stream in streams))
+                if count > 16_384:
+                    await asyncio.gather(*(drain(stream) for stream in streams))
+                else:
+                    await asyncio.sleep(1.0)
+
+
+async def all_metadata(controller: Node, broker: Node) -> None:
+    """566 requests for everything in less than 4 KB, on several streams, and by unary calls."""
+    async with channel_to(broker) as channel:
+        streams = [channel.stream_stream(Conversation.BROKER.value)() for _ in range(4)]
+        readers = [asyncio.ensure_future(drain(stream)) for stream in streams]
+        await asyncio.gather(*(send(stream, metadata_requests(566)) for stream in streams))
+        method = channel.unary_unary("/raftlog.wire.broker.v1.Broker/Metadata")
+        await asyncio.gather(*(method(b"") for _ in range(100)), return_exceptions=True)
+        for reader in readers:
+            reader.cancel()
+
+
+async def compressed_bombs(controller: Node, broker: Node) -> None:
+    """Each would be 64 MiB."""
+    for node, conversation in ((controller, Conversation.CONTROLLER), (broker, Conversation.BROKER)):
+        async with channel_to(node, compression=grpc.Compression.Gzip) as channel:
+            for _ in range(3):
+                stream = channel.stream_stream(conversation.value)()
+                await send(stream, bytes(32 << 20))
+                await drain(stream)
+
+
+async def silent_connections(controller: Node, broker: Node) -> None:
+    """More than there are descriptors, on all ports, for as long as they live."""
+    held: list[socket.socket] = []
+    try:
+        for node in (controller, broker):
+            for port in (node.port, node.http_port):
+                for _ in range(OPEN_FILES + 100):
+                    one = socket.socket()
+                    one.setblocking(False)
+                    held.append(one)
+                    one.connect_ex(("127.0.0.1", port))
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(1.0)
+    finally:
+        for one in held:
+            one.close()
+
+
+async def garbage(controller: Node, broker: Node) -> None:
+    """Thousands of messages that do not parse, to conversations, methods, health and reflection."""
+    services = ("grpc.health.v1.Health/Check", "raftlog.wire.broker.v1.Broker/Metadata")
+    for node in (controller, broker):
+        async with channel_to(node) as channel:
+            for conversation in Conversation:
+                streams = [channel.stream_stream(conversation.value)() for _ in range(40)]
+                await asyncio.gather(*(send(stream, b"\x0a\xff\xff\xff\xff") for stream in streams))
+                await asyncio.gather(*(drain(stream) for stream in streams))
+            calls = [channel.unary_unary(f"/{name}")(b"\xff" * 9) for name in services for _ in range(300)]
+            await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def very_many_streams(controller: Node, broker: Node) -> None:
+    """Metadata streams, as many as there were places; of calls that it has not even met gRPC drops some by itself above 1,000."""
+    channels = [channel_to(controller) for _ in range(40)]
+    streams = []
+    try:
+        for channel in channels:
+            streams += [channel.stream_stream(Conversation.OBSERVER.value)() for _ in range(100)]
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+async def waiting_for_ever(controller: Node, broker: Node) -> None:
+    """Reads at an offset that never comes, for weeks; others' reads wait beside them, and they go with their link."""
+    token = common_pb2.MetadataToken(generation=0, epoch=1, offset=1 << 62)
+    for_weeks = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=2**31 - 1)
+    shortly = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=1)
+
+    async def codes(channel: Any, count: int) -> set[int]:
+        stream = channel.stream_stream(Conversation.BROKER.value)()
+        await stream.write(metadata_requests(count, read=shortly))
+        got: list[int] = []
+        while len(got) < count:
+            envelope = await asyncio.wait_for(stream.read(), PATIENCE_S)
+            got += [one.error.error_code for one in broker_pb2.BrokerResponses.FromString(envelope).responses]
+        stream.cancel()
+        return set(got)
+
+    async with channel_to(broker) as greedy, channel_to(broker) as other:
+        stream = greedy.stream_stream(Conversation.BROKER.value)()
+        await stream.write(metadata_requests(10_000, read=for_weeks))
+        refused = broker_pb2.BrokerResponses.FromString(await stream.read()).responses[0].error
+        assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert refused.throttle_time_ms > 0
+        assert await codes(other, 1_000) == {ErrorCode.REQUEST_TIMED_OUT}
+        stream.cancel()
+        await asyncio.sleep(0.5)
+        # What the link held is free again.
+        assert await codes(other, 4_000) == {ErrorCode.REQUEST_TIMED_OUT}
+
+
+async def never_reading(controller: Node, broker: Node) -> None:
+    """Clients that ask for much and read nothing."""
+    pid = next(one.pid for one in psutil.net_connections() if one.laddr and one.laddr.port == broker.port and one.pid)
+    before = psutil.Process(pid).memory_info().rss
+    channels = [channel_to(broker) for _ in range(5)]
+    try:
+        for channel in channels:
+            stream = channel.stream_stream(Conversation.BROKER.value)()
+            await send(stream, metadata_requests(566), metadata_requests(566))
+        await asyncio.sleep(4.0)
+        grown = psutil.Process(pid).memory_info().rss - before
+        assert grown < 300 << 20, f"{grown >> 20} MiB more"
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+ATTACKS = (
+    empty_requests,
+    all_metadata,
+    compressed_bombs,
+    silent_connections,
+    garbage,
+    very_many_streams,
+    waiting_for_ever,
+    never_reading,
+)
+
+
+def start_probe(controller: Node, broker: Node) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROBE), controller.endpoint, broker.endpoint, controller.http, broker.http],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+async def test_others_are_served_within_a_second(cluster: LocalCluster, attack: Attack) -> None:
+    (controller,), (broker,) = cluster.controllers, cluster.brokers
+    probe = await asyncio.to_thread(start_probe, controller, broker)
+    try:
+        assert probe.stdout is not None
+        assert await asyncio.to_thread(probe.stdout.readline) == "ready\n"
+        until = time.monotonic() + AT_LEAST_S
+        async with asyncio.timeout(PATIENCE_S):
+            await attack(controller, broker)
+            while time.monotonic() < until:
+                # It was refused at once: the probe has hardly begun.
+                await attack(controller, broker)
+        out, _ = await asyncio.to_thread(probe.communicate, timeout=PATIENCE_S)
+    finally:
+        probe.kill()
+        await asyncio.to_thread(probe.wait)
+    assert probe.returncode == 0, "the probe was refused something"
+    took = json.loads(out)
+    assert len(took) > 8
+    assert took[0][0] < WITHIN_S, took[:5]
+
+
+def test_afterwards_the_logs_are_short_and_the_metrics_tell(cluster: LocalCluster) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for node in cluster.nodes:
+        log = cluster.log_path(node.name).read_text()
+        assert "Traceback" not in log
+        assert log.count("malformed message") <= 100
+        with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as response:
+            lines = response.read().decode().splitlines()
+        (malformed,) = [
+            line for line in lines if line.startswith('raftlog_transport_complaints_total{kind="malformed"}')
+        ]
+        assert float(malformed.split()[-1]) >= 300

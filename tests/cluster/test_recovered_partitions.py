@@ -1,0 +1,195 @@
+"""The records of partitions behind an unsafe recovery: with metadata of long ago, brokers that live on, and one that comes back late."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import urllib.request
+from pathlib import Path
+
+from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
+from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
+
+from raftlog.cli.local import LocalCluster, Node
+from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION
+
+PARTITIONS = 3
+
+
+def create(cluster: LocalCluster, name: str) -> None:
+    ran = raftlog("topics", "create", name, "-p", PARTITIONS, "-r", 3, "--bootstrap-server", cluster.bootstrap_servers)
+    assert ran.code == 0, ran.err
+
+
+async def all_in_sync(world: DataWorld) -> None:
+    for index in range(PARTITIONS):
+        await in_sync(world, index)
+
+
+async def elections(cluster: LocalCluster, world: DataWorld) -> None:
+    """Each broker once out and back in: more leader epochs than the metadata that is kept will know."""
+    for node in cluster.brokers:
+        await asyncio.to_thread(cluster.stop, [node.name], 10)
+        await asyncio.to_thread(cluster.start, node.name)
+        await asyncio.to_thread(cluster.wait_ready, [node.name], PATIENCE_S)
+        await all_in_sync(world)
+
+
+async def serves_again(world: DataWorld, wanted: set[int]) -> Load:
+    """Every partition takes records and gives them."""
+    load = Load(world.producer())
+
+    async def everywhere() -> bool:
+        return {partition for partition, _ in load.acknowledged.values()} >= wanted
+
+    await until_true(everywhere, f"partitions {sorted(wanted)} take records")
+    await load.more(50)
+    await load.stop()
+    return load
+
+
+def keep(cluster: LocalCluster, kept: Path) -> None:
+    """A copy of what the controller has now."""
+    (node,) = cluster.controllers
+    cluster.stop([node.name], 10)
+    shutil.copytree(cluster.data_path(node.name), kept)
+    cluster.start(node.name)
+    cluster.wait_leader(PATIENCE_S)
+
+
+def take_back(cluster: LocalCluster, kept: Path) -> None:
+    """The controller dies, and is led on from the copy."""
+    (node,) = cluster.controllers
+    cluster.kill(node.name, signal.SIGKILL)
+    assert cluster.wait_gone(node.name)
+    shutil.rmtree(cluster.data_path(node.name))
+    shutil.copytree(kept, cluster.data_path(node.name))
+    recover(cluster)
+
+
+def recover(cluster: LocalCluster) -> None:
+    """The controller's directory is made a quorum of its own, and started."""
+    (node,) = cluster.controllers
+    ran = raftlog(
+        "storage", "recover", cluster.data_path(node.name), "--unsafe", "--yes", "--endpoint", node.endpoint,
+        "--reason", "test", "--json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    cluster.start(node.name)
+    cluster.wait_leader(PATIENCE_S)
+
+
+def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=3, settings=SETTINGS)
+    kept = tmp_path / "kept"
+
+    async def live() -> None:
+        async with clients_of(cluster) as world:
+            load = Load(world.producer())
+            await load.more(100)
+            await asyncio.to_thread(keep, cluster, kept)
+            await elections(cluster, world)
+            await load.more(100)
+            await load.stop()
+            await asyncio.to_thread(create, cluster, "forgotten")
+            await all_in_sync(world)
+            cluster.kill(late, signal.SIGKILL)
+            await asyncio.to_thread(take_back, cluster, kept)
+        async with clients_of(cluster) as world:
+            load.acknowledged |= (await serves_again(world, set(range(PARTITIONS)))).acknowledged
+            await nothing_is_lost(world, load)
+            cluster.start(late)
+            await asyncio.to_thread(cluster.wait_ready, [late], PATIENCE_S)
+            await all_in_sync(world)
+            load.acknowledged |= (await serves_again(world, set(range(PARTITIONS)))).acknowledged
+            await nothing_is_lost(world, load)
+
+    cluster.generate()
+    late = cluster.brokers[-1].name
+    try:
+        cluster.start_controllers()
+        cluster.wait_leader(PATIENCE_S)
+        cluster.start_brokers()
+        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+        create(cluster, TOPIC)
+        asyncio.run(live())
+        shown = raftlog("topics", "describe", TOPIC, "--json", "--bootstrap-server", cluster.bootstrap_servers)
+        assert all(row["leader_epoch"] >= EPOCHS_PER_GENERATION for row in shown.json["partitions"])
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
+    cluster.generate()
+    (controller,) = cluster.controllers
+    shutil.rmtree(cluster.data_path(controller.name))
+    config = cluster.config_path(controller.name)
+    assert raftlog("storage", "format", "-c", config, "--release-version", 4).code == 0
+    at, servers = ("--bootstrap-controller", controller.endpoint), ("--bootstrap-server", cluster.bootstrap_servers)
+    try:
+        cluster.start_controllers()
+        cluster.wait_leader(PATIENCE_S)
+        cluster.start_brokers()
+        names = [node.name for node in cluster.nodes]
+        cluster.wait_ready(names, PATIENCE_S)
+        assert raftlog("topics", "create", TOPIC, "--replica-assignment", "2:3,3:2", *servers).code == 0
+        for partition in (0, 1):
+            values = ("--value", f"a{partition}", "--value", f"b{partition}")
+            assert raftlog("produce", TOPIC, *values, "--partition", partition, *servers).code == 0
+        assert raftlog("partitions", "elect", TOPIC, *at).code == 0
+        assert metric(cluster.brokers[0], "log_ahead_of_metadata") == 0
+        cluster.kill(controller.name, signal.SIGKILL)
+        assert cluster.wait_gone(controller.name)
+        recover(cluster)
+
+        for node in cluster.brokers:
+            until(lambda node=node: metric(node, "log_ahead_of_metadata") == 1, f"{node.name} counts its partition")
+            ready, why = cluster.ready(node.name)
+            assert not ready
+            says(
+                why,
+                rf"1 partition not led, though the metadata says so: {TOPIC}:[01]: the log has records of leader epoch",
+            )
+        described = raftlog("topics", "describe", TOPIC, "--json", *servers)
+        for row in described.json["partitions"]:
+            assert row["leader_id"] in (2, 3), "by the metadata"
+            says(
+                row["not_served"],
+                rf"broker {row['leader_id']} does not lead it: KAFKA_STORAGE_ERROR: the log has records",
+            )
+        consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
+        assert (consumed.code, consumed.out) == (4, "")
+        says(consumed.err, f"2 partitions cannot be read: {TOPIC}:0: KAFKA_STORAGE_ERROR: the log has records")
+        produced = raftlog("produce", TOPIC, "--value", "c", "--partition", 0, "--timeout", 3, *servers)
+        assert produced.code in (1, 4)
+        says(produced.err, "the log has records of leader epoch", "0 records written, 1 not written")
+        for where in (at, servers):
+            elected = raftlog("partitions", "elect", TOPIC, *where)
+            assert elected.code == 3, elected
+            says(
+                elected.err,
+                f"an election is not needed, and these are not served: {TOPIC}:0: broker 2 does not lead it",
+            )
+
+        raised = raftlog("features", "upgrade", "metadata.version=5", *at)
+        assert raised.code == 0, raised.err
+        cluster.wait_ready(names, PATIENCE_S)
+        for partition in (0, 1):
+            assert raftlog("produce", TOPIC, "--value", f"c{partition}", "--partition", partition, *servers).code == 0
+        consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
+        assert (consumed.code, sorted(consumed.out.split())) == (0, ["a0", "a1", "b0", "b1", "c0", "c1"])
+        assert raftlog("partitions", "elect", TOPIC, *at).code == 0
+        shown = raftlog("topics", "describe", TOPIC, "--json", *servers).json["partitions"]
+        assert [row["not_served"] for row in shown] == [None, None]
+        assert [metric(node, "log_ahead_of_metadata") for node in cluster.brokers] == [0, 0]
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def metric(node: Node, reason: str) -> float:
+    with urllib.request.urlopen(f"{node.http}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = (line for line in lines if line.startswith(f'raftlog_partitions_not_served{{reason="{reason}"}}'))
+    return float(line.rpartition(" ")[2])

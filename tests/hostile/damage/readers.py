@@ -1,0 +1,298 @@
+"""Every reader, as a function of a damaged directory. What it says is compared with what it says of the undamaged one.
+
+The commands run as they do from a shell, but for the process: arguments in; output, messages and exit code back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import resource
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import structlog
+import typer.main
+
+from broker.directory import open_directory
+from raftlog import batch, snapshot_file
+from raftlog.cli import main as cli
+from raftlog.config import load_config
+from raftlog.errors import CorruptLogError, RaftlogError
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
+from raftlog.segments.verify import check_segment, read_segment, verify_export
+from raftlog.segments.writer import ExportWriter
+from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.opening import open_store
+from raftlog.storage.partition_opening import open_partition_store
+from replay.rawruns import plan, read
+from replay.spans import Span
+
+PROBE_S = 10.0
+MEMORY_BYTES = 1 << 30
+"""What this process may take with all it has loaded: more is refused, and shows as a MemoryError or a crash."""
+Said = dict[str, Any]
+
+
+def digest(data: bytes) -> str:
+    """Short, for answers that are compared."""
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+_build = cli.build
+
+
+@cache
+def _application() -> Any:
+    return typer.main.get_command(_build())
+
+
+def _command(*arguments: str) -> Said:
+    """A command: what it printed, what it said, and its exit code."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(list(arguments))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def _called(call: Callable[[], dict[str, Any]]) -> Said:
+    """A call in the place of a process: its errors are told as those of one."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        try:
+            return {"code": 0, "out": json.dumps(call(), sort_keys=True), "err": ""}
+        except RaftlogError as error:
+            code = int(cli.report(error))
+            return {"code": code, "out": "", "err": err.getvalue(), "offset": getattr(error, "offset", -1)}
+
+
+# --- a controller's directory -------------------------------------------------------------------------------------------
+
+
+def dump(directory: Path) -> Said:
+    """``raftlog log dump -d``."""
+    return _command("log", "dump", "-d", str(directory), "--json")
+
+
+def image(directory: Path) -> Said:
+    """``raftlog image show -d``."""
+    return _command("image", "show", "-d", str(directory), "--json")
+
+
+def info(directory: Path) -> Said:
+    """``raftlog storage info``."""
+    return _command("storage", "info", "-d", str(directory), "--json")
+
+
+def export(directory: Path) -> Said:
+    """``raftlog export -d --verify``; its answer is what is in the export."""
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "export"
+        said = _command("export", str(target), "-d", str(directory), "--verify", "--json")
+        if said["code"] == 0:
+            manifest = read_manifest(target)
+            data = b"".join(b"".join(read_segment(target, one)) for one in manifest.of_kind(RAW))
+            document = {"range": [manifest.history_begin, manifest.end_offset], **_content(data)}
+            said["out"] = json.dumps({"cluster_id": manifest.cluster_id, **document}, sort_keys=True)
+        else:
+            said["out"] = ""
+        return said
+
+
+def start(directory: Path) -> Said:
+    """What a starting controller reads; it changes the directory, as a start does."""
+
+    async def recover() -> dict[str, Any]:
+        bootstrap = read_bootstrap(directory)
+        loop = asyncio.get_running_loop()
+        store = open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=loop, probe_timeout_s=PROBE_S)
+        try:
+            found = store.recover()
+            data = store.read(found.start_offset, until=found.end_offset, max_bytes=1 << 40)
+            return {
+                "identity": repr(store.identity), "bootstrap": repr(bootstrap), "vote": repr(found.vote),
+                "range": [found.start_offset, found.end_offset], "epochs": found.epochs, **_content(data),
+                "snapshots": {str(one): _served(store.read_snapshot(one, 0, 1 << 24)) for one in found.snapshots},
+            }  # fmt: skip
+        finally:
+            store.close()
+
+    return _called(lambda: asyncio.run(recover()))
+
+
+def _content(data: bytes) -> dict[str, Any]:
+    """Of a log, and of what a shorter one would have, by its end."""
+    prefixes = {one.end_offset: digest(data[: one.position + one.size]) for one in batch.headers(data)}
+    return {"content": digest(data), "prefixes": prefixes}
+
+
+def _served(data: bytes) -> str:
+    try:
+        snapshot_file.verify([data])
+    except CorruptLogError:
+        return "refused by who fetches it"
+    return digest(data)
+
+
+# --- a broker's directory -----------------------------------------------------------------------------------------------
+
+
+def broker_start(directory: Path) -> Said:
+    """What a starting broker reads."""
+
+    async def recover() -> dict[str, Any]:
+        opened = open_directory(directory, cluster_id=_cluster_id(directory), broker_id=1)
+        try:
+            store = open_partition_store(directory, asyncio.get_running_loop(), probe_timeout_s=PROBE_S)
+            try:
+                found = store.recover()
+                content = {}
+                for one in found:
+                    data = store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 40)
+                    headers = list(batch.headers(data))
+                    content[f"{one.key[0].hex()}:{one.key[1]}"] = {
+                        header.end_offset: digest(data[: header.position + header.size]) for header in headers
+                    }
+                return {"identity": repr(opened.identity), "content": content}
+            finally:
+                store.close()
+        finally:
+            opened.close()
+
+    return _called(lambda: asyncio.run(recover()))
+
+
+def _cluster_id(directory: Path) -> str:
+    from raftlog.storage.meta_file import read_identity
+
+    return read_identity(directory).cluster_id
+
+
+# --- an export ------------------------------------------------------------------------------------------------------------
+
+
+def export_dump(directory: Path) -> Said:
+    """``raftlog log dump -e``."""
+    return _command("log", "dump", "-e", str(directory), "--json")
+
+
+def export_image(directory: Path) -> Said:
+    """``raftlog image show -e``."""
+    return _command("image", "show", "-e", str(directory), "--json")
+
+
+def export_verify(directory: Path) -> Said:
+    """What ``--verify`` checks. Of a file that no reader uses it says nothing."""
+    return _called(lambda: {"end": verify_export(directory).end_offset})
+
+
+def export_tables(directory: Path) -> Said:
+    """What a replay reads of the Parquet form, but for Spark."""
+
+    def rows() -> dict[str, Any]:
+        manifest = read_manifest(directory)
+        found = []
+        for one in manifest.of_kind(RECORDS):
+            check_segment(directory, one, manifest.cluster_id, manifest.generation)
+            table = pq.read_table(directory / one.file, columns=["offset", "epoch", "type", "body"])
+            found.append(digest(repr(table.to_pydict()).encode()))
+        return {"end": manifest.end_offset, "rows": found}
+
+    return _called(rows)
+
+
+def export_runs(directory: Path) -> Said:
+    """What the data source of a replay reads of the raw form, but for Spark."""
+
+    def rows() -> dict[str, Any]:
+        manifest = read_manifest(directory)
+        found = []
+        for run in plan(str(directory), manifest, manifest.of_kind(RAW), Span(), 20):
+            tables = [table.select(["offset", "epoch", "type", "body"]).to_pydict() for table in read(run)]
+            found += [digest(repr(table).encode()) for table in tables]
+        return {"end": manifest.end_offset, "rows": found}
+
+    return _called(rows)
+
+
+def export_goes_on(directory: Path) -> Said:
+    """The next export into it, which appends nothing; the answer is where it would go on."""
+
+    def reopen() -> dict[str, Any]:
+        manifest = read_manifest(directory) if (directory / MANIFEST_NAME).exists() else None
+        owner = (manifest.cluster_id, manifest.generation) if manifest else ("another", 0)
+        with ExportWriter(directory, *owner) as writer:
+            return {"next": writer.next_offset}
+
+    return _called(reopen)
+
+
+# --- a configuration ------------------------------------------------------------------------------------------------------
+
+
+def config(directory: Path) -> Said:
+    """``load_config``: TOML has no checksum, so that another value is another configuration."""
+    return _called(lambda: {"config": repr(load_config(directory / "node.toml", environment={}))})
+
+
+READERS: dict[str, dict[str, Callable[[Path], Said]]] = {
+    # Those that change nothing come first.
+    "controller": {"dump": dump, "image": image, "info": info, "export": export, "start": start},
+    "broker": {"start": broker_start},
+    "export": {
+        "dump": export_dump,
+        "image": export_image,
+        "verify": export_verify,
+        "tables": export_tables,
+        "runs": export_runs,
+        "goes on": export_goes_on,
+    },
+    "config": {"config": config},
+}
+"""By kind of directory and name."""
+
+
+def serve() -> None:
+    """Answer ``{"kind", "directory", "readers"}`` a line, and remove the directory, until there are no more lines."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    answers = sys.stdout
+    cli.build = _application  # type: ignore[assignment]
+    cli.setup_logging = lambda *_, **__: None  # type: ignore[assignment]
+    log = io.StringIO()
+    structlog.configure(
+        processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False,
+    )  # fmt: skip
+    for line in sys.stdin:
+        asked = json.loads(line)
+        directory = Path(asked["directory"])
+        said = {}
+        for name in asked["readers"]:
+            log.truncate(0)
+            log.seek(0)
+            try:
+                said[name] = READERS[asked["kind"]][name](directory)
+            except Exception as error:
+                # That none gets here is what is tested.
+                defect, trace = f"{type(error).__name__}: {error}"[:500], traceback.format_exc()[-1500:]
+                said[name] = {"code": -1, "out": "", "err": "", "defect": defect, "trace": trace}
+            said[name]["log"] = log.getvalue()
+        shutil.rmtree(directory, ignore_errors=True)
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()

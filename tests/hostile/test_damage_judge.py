@@ -1,0 +1,44 @@
+"""The judge of the damage suite is no rubber stamp: what must not pass does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage.bases import Base
+from damage.judge import problem
+from damage.wounds import Wound
+
+CLOSED = Base("closed", "controller", Path("/nowhere"), ())
+SOUND = {"code": 0, "out": '{"offset": 1}\n{"offset": 2}\n', "err": "", "log": ""}
+CUT = Wound("cut", "log/000041.sst", 7)
+
+
+def said(code: int = 3, out: str = "", err: str = "raftlog: 000041.sst is corrupt\n", **more: Any) -> dict[str, Any]:
+    return {"code": code, "out": out, "err": err, "log": "", **more}
+
+
+def test_what_is_right() -> None:
+    assert problem(CLOSED, CUT, "dump", SOUND, SOUND) == ""
+    assert problem(CLOSED, CUT, "dump", SOUND, said()) == ""
+    assert problem(CLOSED, CUT, "dump", SOUND, said(out='{"offset": 1}\n')) == ""
+    assert problem(CLOSED, CUT, "dump", SOUND, said(err="raftlog: damaged at offset 5\n")) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (said(code=0, out='{"offset": 1}\n'), "another answer"),
+        (said(code=0, out='{"offset": 2}\n'), "another answer"),
+        (said(out='{"offset": 2}\n'), "not the undamaged one"),
+        (said(code=139), "exit code 139"),
+        (said(err="Traceback (most recent call last):\n"), "no message"),
+        (said(err=""), "no message"),
+        (said(err="raftlog: 000041.sst\nis corrupt\n"), "more than one line"),
+        (said(err="raftlog: it is corrupt\n"), "neither file nor offset"),
+        (said(defect="KeyError: 1"), "not a typed error"),
+    ],
+)
+def test_what_is_wrong(found: dict[str, Any], why: str) -> None:
+    assert why in problem(CLOSED, CUT, "dump", SOUND, found)

@@ -1,0 +1,161 @@
+"""Cuts the power at the moments of a recording, starts on what each cut leaves, and holds that against what had been promised."""
+
+from __future__ import annotations
+
+import copy
+import json
+import selectors
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from crash_states import CrashState, crash_states
+from disk_events import Event, Marked, Recording, Renamed, Synced, Written
+from disk_model import Disk
+from promises import Found, Promises, parse_mark
+
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How closely to look."""
+
+    samples: int = 1
+    """Drawn states for each moment, beside the corners."""
+    scattered: int = 0
+    """Of the harder kind, for each moment."""
+    each_event: bool = False
+    """Else before and after each sync, and behind each name and word; what lies between is drawn at the next sync."""
+    keep: int = 0
+    """Of the states, to go on from."""
+    broken_max: int = 1000
+    """Enough is enough."""
+
+
+GATE = Depth()
+
+
+@dataclass(slots=True)
+class Examined:
+    """Figures, and what is wrong."""
+
+    program: str
+    moments: int = 0
+    states: int = 0
+    starts: int = 0
+    """Different states among them: each is started on once."""
+    scattered: int = 0
+    scattered_refused: int = 0
+    """A loud refusal, which harder states may cause."""
+    broken: list[str] = field(default_factory=list)
+    kept: list[tuple[CrashState, Promises]] = field(default_factory=list)
+    """Some of the states, with what had been promised."""
+
+    def __str__(self) -> str:
+        harder = f", {self.scattered_refused} of {self.scattered} scattered ones refused" if self.scattered else ""
+        return f"{self.program}: {self.moments} moments, {self.states} states, {self.starts} different{harder}"
+
+
+class Starter:
+    """The process that starts on states, replaced if it hangs or dies."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, kind: str, state: CrashState) -> Found:
+        """What ``starts.kind`` finds."""
+        root = self._scratch / "state"
+        shutil.rmtree(root, ignore_errors=True)
+        state.put(root)
+        process = self._process = self._process or self._begun()
+        assert process.stdin is not None
+        process.stdin.write(f"{kind} {root}\n")
+        process.stdin.flush()
+        line = _line_of(process)
+        if line:
+            found: Found = json.loads(line)
+            return found
+        self.close()
+        return {"error": f"the start hangs or dies ({process.returncode})"}
+
+    @staticmethod
+    def _begun() -> subprocess.Popen[str]:
+        script = str(Path(__file__).with_name("starts.py"))
+        process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert _line_of(process) == "ready\n", "the process that starts on states can't begin"
+        return process
+
+    def close(self) -> None:
+        """Over."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _matters(event: Event, following: Event | None) -> bool:
+    return following is None or isinstance(following, Synced) or isinstance(event, Synced | Renamed | Marked)
+
+
+def _line_of(process: subprocess.Popen[str]) -> str:
+    """Empty if none comes."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        return process.stdout.readline() if selector.select(START_LIMIT_S) else ""
+
+
+def examine(
+    program: str, recording: Recording, start: str, promises: Promises, starter: Starter, depth: Depth = GATE
+) -> Examined:
+    """All of one recording, from where the program says that it begins. The same recording and depth give the same states."""
+    examined, disk = Examined(program), Disk(recording)
+    found: dict[bytes, Found] = {}
+    rng, keeping, begun = Random(program), Random(program), False
+    for at, event in enumerate(recording.events):
+        disk.apply(event)
+        if isinstance(event, Marked):
+            what, details = parse_mark(event.text)
+            promises.said(what, details)
+            begun = begun or what == "begins"
+        following = recording.events[at + 1] if at + 1 < len(recording.events) else None
+        if not begun:
+            continue
+        if not depth.each_event and not _matters(event, following):
+            continue
+        examined.moments += 1
+        for state in crash_states(disk, rng, samples=depth.samples, scattered=depth.scattered):
+            examined.states += 1
+            digest = state.digest
+            if digest not in found:
+                found[digest] = starter.start(start, state)
+                # Each of those seen so far is as likely to be kept as any other.
+                place = keeping.randrange(len(found))
+                if place < depth.keep and not state.scattered:
+                    examined.kept[place : place + 1] = [(state, copy.deepcopy(promises))]
+            broken = promises.broken_by(found[digest])
+            if state.scattered:
+                examined.scattered += 1
+                if found[digest].get("kind") == "CorruptLogError":
+                    examined.scattered_refused += 1
+                    continue
+            if broken is not None:
+                examined.broken.append(f"after event {at} ({brief(event)}), with {state.name}: {broken}")
+                if len(examined.broken) >= depth.broken_max:
+                    examined.starts = len(found)
+                    return examined
+    examined.starts = len(found)
+    return examined
+
+
+def brief(event: Event) -> str:
+    """For people."""
+    if isinstance(event, Written):
+        return f"Written(file={event.file}, offset={event.offset}, {len(event.data)} bytes)"
+    text = str(event)
+    return text if len(text) < 200 else f"{text[:200]}…"

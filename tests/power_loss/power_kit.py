@@ -1,0 +1,59 @@
+"""Which programs there are, how closely they are looked at, and where."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from examination import Depth
+from promises import LogPromises, PartitionPromises, Promises, ValuePromises
+
+NIGHTLY = os.environ.get("RAFTLOG_POWER_LOSS", "") == "nightly"
+"""Many more states of each moment, and moments: minutes instead of seconds."""
+DEPTH = Depth(samples=40, scattered=4, each_event=True, keep=16) if NIGHTLY else Depth(keep=1)
+GOES_ON = ("append", "truncate", "move_start", "install", "install_over_start", "recover_by_hand")[
+    :: 1 if NIGHTLY else 2
+]
+"""Programs of whose states some are started on under another power cut."""
+_MEMORY = Path("/dev/shm")
+
+
+class Program(NamedTuple):
+    """What is recorded, and how the next start goes."""
+
+    module: str
+    function: str
+    start: str
+    promises: Callable[[], Promises]
+
+
+PROGRAMS = (
+    *(
+        Program("node_programs", name, "node", LogPromises)
+        for name in (
+            "format_anew", "append", "group_commit", "truncate", "restart", "move_start", "install", "install_over_start", "identify",
+            "recover_by_hand",
+        )
+    ),
+    Program("partition_programs", "partitions", "partitions", PartitionPromises),
+    Program("file_programs", "restore_backup", "node", LogPromises),
+    Program("file_programs", "backup", "backup", ValuePromises),
+    Program("file_programs", "export", "export", ValuePromises),
+    Program("file_programs", "ledger", "ledger", ValuePromises),
+)  # fmt: skip
+
+
+@contextmanager
+def scratch_directory(fallback: Path) -> Iterator[Path]:
+    """In memory where that is possible: what a disk would do is the model's business, and a sync costs nothing there."""
+    where = _MEMORY if os.access(_MEMORY, os.W_OK) else fallback
+    directory = Path(tempfile.mkdtemp(prefix="raftlog-power-loss-", dir=where))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,171 @@
+"""What the next start finds, in a process of its own that may die or hang over it: reads ``start directory`` lines, prints JSON.
+
+RocksDB can spin over damage, which a node finds out by a probe in a child; here this process is the child, and no second one is made.
+What only some starts need is imported there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+from said import IDENTITY, batches_of, chunk_of, vote_as_said
+
+from raftlog.errors import StorageError
+from raftlog.storage import opening, partition_opening
+from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.meta_file import META_FILE, format_storage
+from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.snapshot_files import file_name
+
+
+def value(root: Path) -> dict[str, Any]:
+    """Of a toy program's file."""
+    path = root / "value"
+    if not path.exists():
+        return {"value": -1}
+    data = path.read_bytes()
+    number = int(data[:1]) if data[:1].isdigit() else None
+    if number is None or data != b"%d" % number * 2000:
+        return {"error": f"{len(data)} bytes that nobody wrote"}
+    return {"value": number}
+
+
+def node(root: Path) -> dict[str, Any]:
+    """Of a node's directory, which goes on with one more record; one that is not formatted is formatted again."""
+    directory = root / "data" if (root / "data").exists() else root / "srv" / "raftlog" / "data"
+    if not (directory / META_FILE).exists():
+        _make_anew(root, directory)
+        return {"formatted": False}
+    return asyncio.run(_node(directory))
+
+
+def _make_anew(root: Path, directory: Path) -> None:
+    """As somebody does who was not told that it succeeded."""
+    if (root / "backup").exists():
+        from raftlog.storage.restore import restore
+
+        restore(directory, root / "backup", cluster_id="c1", node_id=1, directory_id="d2")
+    else:
+        format_storage(directory, IDENTITY)
+
+
+async def _node(directory: Path) -> dict[str, Any]:
+    store = opening.open_store(directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop())
+    try:
+        found = store.recover()
+        read_bootstrap(directory)
+        start, end = found.start_offset, found.end_offset
+        batches = batches_of(store.read(start, until=end, max_bytes=1 << 30), start)
+        snapshots = {file_name(one): store.read_snapshot(one, 0, 1 << 30).hex() for one in found.snapshots}
+        epoch = max(found.vote.epoch, found.epochs[-1][0] if found.epochs else found.start_epoch, 1)
+        chunk, behind = chunk_of(end, 1, epoch=epoch)
+        store.append(chunk, end, behind)
+        done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
+        store.flush(done.set_result, inline=True)
+        assert await done == behind
+        return {
+            "formatted": True, "start": start, "batches": batches, "vote": vote_as_said(found.vote),
+            "identity": asdict(store.identity), "snapshots": snapshots,
+        }  # fmt: skip
+    finally:
+        store.close()
+
+
+def partitions(root: Path) -> dict[str, Any]:
+    """Of a broker's partition replicas."""
+    return asyncio.run(_partitions(root / "data"))
+
+
+async def _partitions(directory: Path) -> dict[str, Any]:
+    store = open_partition_store(directory, asyncio.get_running_loop())
+    try:
+        return {
+            "partitions": {
+                f"{one.key[0].hex()}-{one.key[1]}": batches_of(
+                    store.read(one.key, 0, until=one.end_offset, max_bytes=1 << 30), 0
+                )
+                for one in store.recover()
+            }
+        }
+    finally:
+        store.close()
+
+
+def export(root: Path) -> dict[str, Any]:
+    """Of an export: all that its manifest names is there and whole, and the next writer goes on where it ends."""
+    from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
+    from raftlog.segments.verify import check_segment
+    from raftlog.segments.writer import ExportWriter
+
+    directory = root / "srv" / "exports" / "export"
+    if not (directory / MANIFEST_NAME).exists():
+        ExportWriter(directory, "c1", 0).close()
+        return {"value": -1}
+    manifest = read_manifest(directory)
+    for segment in manifest.segments:
+        check_segment(directory, segment, "c1", 0)
+    with ExportWriter(directory, "c1", 0) as writer:
+        assert writer.next_offset == manifest.end_offset
+    return {"value": manifest.end_offset or -1}
+
+
+def backup(root: Path) -> dict[str, Any]:
+    """Of a backup: whole, or not there."""
+    from raftlog.metadata.snapshot import load
+
+    file = root / "backup"
+    if not file.exists():
+        return {"value": -1}
+    _, image = load([file.read_bytes()])
+    return {"value": image.offset}
+
+
+def ledger(root: Path) -> dict[str, Any]:
+    """Of a streaming job: what its last micro-batch remembered."""
+    from replay.streaming.done import read_done
+    from replay.streaming.ledger import Ledger
+
+    directory = root / "srv" / "jobs" / "audit"
+    done = read_done(directory)
+    if done is None or done.batch < 0:
+        Ledger(directory, "audit")
+        return {"value": -1}
+    assert (directory / "state" / str(done.batch) / "open" / "part-0.parquet").read_bytes() == b"%d" % done.batch * 2000
+    return {"value": done.batch}
+
+
+def dies(_: Path) -> dict[str, Any]:
+    """As RocksDB may, over damage."""
+    os._exit(3)
+
+
+def _without_a_probe(*_: object, **__: object) -> None:
+    return
+
+
+def main() -> None:
+    """See above."""
+    opening.probe_open = _without_a_probe
+    assert partition_opening.check_openable is opening.check_openable
+    logging.disable()
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start, directory = line.rstrip("\n").split(" ", 1)
+        try:
+            found = globals()[start](Path(directory))
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}", "kind": type(error).__name__}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Each sync that is left out, and each order of steps that is changed, is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from careless_edits import SHOWN_BY
+from examination import Depth, Starter, examine
+from power_kit import PROGRAMS
+from recorder import record
+
+
+@pytest.mark.parametrize("edit", SHOWN_BY)
+def test_a_careless_edit_is_noticed(edit: str, scratch: Path, starter: Starter) -> None:
+    module, function, start = SHOWN_BY[edit]
+    (program,) = (one for one in PROGRAMS if (one.module, one.function) == (module, function))
+    root = scratch / edit
+    root.mkdir()
+    recording = record(root, scratch / "recording", "careless_edits", "careless", edit)
+    examined = examine(function, recording, start, program.promises(), starter, Depth(broken_max=1))
+    assert examined.broken
+    print(examined.broken[0])

@@ -1,0 +1,41 @@
+"""The power is cut at each moment of what a node and a broker do to their disks: the next start keeps all that was promised.
+
+Needs ptrace of own children, and fails where that is forbidden: without it nothing is shown. What it cannot show is in
+docs/correctness.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from examination import Depth, Examined, Starter, examine
+from power_kit import DEPTH, GOES_ON, NIGHTLY, PROGRAMS, Program
+from recorder import record
+
+
+def require_kept(examined: Examined) -> None:
+    print(examined)
+    shown = "\n".join(examined.broken[:5])
+    assert not examined.broken, f"{len(examined.broken)} of {examined.states} states are not kept:\n{shown}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.function)
+def test_what_was_promised_survives_a_power_cut(program: Program, scratch: Path, starter: Starter) -> None:
+    root = scratch / program.function
+    root.mkdir()
+    recording = record(root, scratch / "recording", program.module, program.function)
+    examined = examine(program.function, recording, program.start, program.promises(), starter, DEPTH)
+    require_kept(examined)
+    assert examined.moments >= 7
+    assert examined.starts >= 5
+    if program.function not in GOES_ON:
+        return
+    assert len(examined.kept) == DEPTH.keep
+    for index, (state, promises) in enumerate(examined.kept):
+        again = scratch / f"{program.function}-{index}"
+        state.put(again)
+        recording = record(again, scratch / "recording", "node_programs", "start_again")
+        depth = Depth(samples=DEPTH.samples // 8, each_event=NIGHTLY)
+        name = f"{program.function}, a start on {state.name}"
+        require_kept(examine(name, recording, program.start, promises, starter, depth))

@@ -1,0 +1,106 @@
+"""Small programs that replace a file: one that does it right, and others that each leave something out."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from marks import mark
+
+
+def _write(path: Path, data: bytes, *, sync: bool) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def _replace(root: Path, *, sync_file: bool = True, sync_directory: bool = True) -> None:
+    mark("begins")
+    for number in range(3):
+        mark("writing", number=number)
+        _write(root / "value.tmp", b"%d" % number * 2000, sync=sync_file)
+        (root / "value.tmp").rename(root / "value")
+        if sync_directory:
+            _sync_directory(root)
+        mark("written", number=number)
+
+
+def careful(root: Path) -> None:
+    _replace(root)
+
+
+def forgets_file(root: Path) -> None:
+    _replace(root, sync_file=False)
+
+
+def forgets_directory(root: Path) -> None:
+    _replace(root, sync_directory=False)
+
+
+def acknowledges_first(root: Path) -> None:
+    mark("begins")
+    for number in range(3):
+        mark("writing", number=number)
+        _write(root / "value.tmp", b"%d" % number * 2000, sync=True)
+        (root / "value.tmp").rename(root / "value")
+        mark("written", number=number)
+        _sync_directory(root)
+
+
+def in_place(root: Path) -> None:
+    """Synced, but a power cut in the midst of a write leaves half of it."""
+    mark("begins")
+    for number in range(3):
+        mark("writing", number=number)
+        _write(root / "value", b"%d" % number * 2000, sync=True)
+        _sync_directory(root)
+        mark("written", number=number)
+
+
+def everything(root: Path) -> None:
+    """Each kind of call once, from two threads."""
+    (root / "d").mkdir()
+    fd = os.open(root / "d" / "a", os.O_RDWR | os.O_CREAT)
+    os.write(fd, b"abcdef")
+    os.pwrite(fd, b"X", 1)
+    thread = threading.Thread(target=lambda: os.write(fd, b"gh"))
+    thread.start()
+    thread.join()
+    os.ftruncate(fd, 7)
+    os.fdatasync(fd)
+    os.close(fd)
+    fd = os.open(root / "d" / "a", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"end")
+    os.close(fd)
+    directory = os.open(root / "d", os.O_RDONLY)
+    os.rename("a", "b", src_dir_fd=directory, dst_dir_fd=directory)
+    os.link(root / "d" / "b", root / "c")
+    os.unlink("b", dir_fd=directory)
+    os.fsync(directory)
+    os.close(directory)
+    (root / "d").rmdir()
+    if not (pid := os.fork()):
+        (root / "child").write_bytes(b"of a child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    (root / "there").open("wb").close()
+    mark("done", number=1)
+
+
+def maps(root: Path) -> None:
+    """What no recorder of calls can see."""
+    import mmap
+
+    with (root / "mapped").open("w+b") as file:
+        file.write(b"0" * 4096)
+        file.flush()
+        mmap.mmap(file.fileno(), 4096)
