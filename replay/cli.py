@@ -15,7 +15,3 @@ add_generate(app)
 def register(app_: typer.Typer) -> None:
     """Add the commands to ``raftlog``."""
     app_.add_typer(app, name="replay")
-
-
-if __name__ == "__main__":
-    app()

@@ -9,9 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
 from raftlog.wording import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
@@ -20,7 +19,6 @@ from replay.streaming.done import Done, read_done
 
 _OUR_ERROR = "raftlog replay: "
 """How a line begins that is for standard error."""
-INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 _STOP_S = 10.0
 """So long Spark may take to end by itself: it removes its temporary files."""
@@ -34,9 +32,10 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started, 130 if interrupted.
+    """Run a job through spark-submit, its output passed on. Returns its exit code, 2 if Spark can't be started.
 
-    A job that goes on for ever ends by being interrupted: then 3 if it found something, 0 if not.
+    130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever: then 3 if it found
+    something, 0 if not.
     """
     follows = request.every_s is not None
     before = _done(request) if follows else None
@@ -48,11 +47,13 @@ def submit(request: JobRequest, conf: list[str]) -> int:
     except (ReplayError, OSError) as error:
         print(f"{_OUR_ERROR}{error}", file=sys.stderr)
         return EXIT_INPUT
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
         if follows:
-            return _stopped(request, before, _done(request))
+            found = _stopped(request, before, _done(request))
+            return found if code == TERMINATED else INTERRUPTED
         print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
-        return INTERRUPTED
+        return code
 
 
 def _done(request: JobRequest) -> Done | None:
@@ -92,11 +93,7 @@ def _pass_on(process: subprocess.Popen[str]) -> int:
 
 def _run(words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]) -> int:
     """The exit code. Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
         with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
             try:

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
+from raftlog.printable import printable, printable_json
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, explain
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
@@ -43,15 +44,15 @@ def run_here(request: JobRequest) -> int:
         export = open_export(request)
         spark = build_session(f"raftlog replay {request.job}")
         try:
-            expect_records(spark, sum(segment.records for segment in export.segments))
+            expect_records(spark, export.record_count)
             result = compute_on(spark, export, request)
         finally:
             spark.stop()
     except RaftlogError as error:
-        print(f"raftlog replay: {error}", file=sys.stderr)
+        print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
         return EXIT_INPUT
     if request.json:
-        print(msgspec.json.format(msgspec.json.encode(result), indent=2).decode())
+        print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
     else:
         importlib.import_module(f"replay.jobs.{request.job}").render(result, console())
     return 0 if getattr(result, "passed", True) else EXIT_FINDINGS

@@ -40,6 +40,11 @@ class Export:
     at_offset: int | None = None
     at_time_ms: int | None = None
 
+    @property
+    def record_count(self) -> int:
+        """How many records ``segments`` hold: no question is about more."""
+        return sum(segment.records for segment in self.segments)
+
 
 def open_export(request: JobRequest) -> Export:
     """Read the manifest and choose the files. Raises ExportError and its kinds, ReplayError if nothing is there to answer with."""

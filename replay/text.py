@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from raftlog.safe_console import SafeConsole
+
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
@@ -48,4 +50,4 @@ def more(shown: int, total: int) -> str:
 
 def console(width: int | None = None) -> Console:
     """A console that prints names and values from the log as they are: a topic "[red]" is no markup, and "topic:a:key" no emoji."""
-    return Console(width=width, markup=False, emoji=False)
+    return SafeConsole(width=width, markup=False, emoji=False)

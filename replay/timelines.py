@@ -153,7 +153,11 @@ def _partition_events(records: DataFrame) -> DataFrame:
     """What each record says of its partition; null: nothing. A created one begins to count its epochs."""
     created = _is(RecordType.PARTITION)
     epochs = [
-        sf.when(created, sf.coalesce(name, sf.lit(0))).alias(name) for name in ("leader_epoch", "partition_epoch")
+        sf.when(created, sf.coalesce(name, sf.lit(0))).alias("partition_epoch")
+        if name == "partition_epoch"
+        # A change may say the leader epoch, too: after a restore or an unsafe recovery it leaps.
+        else sf.when(created, sf.coalesce(name, sf.lit(0))).otherwise(sf.col(name)).alias(name)
+        for name in ("leader_epoch", "partition_epoch")
     ]
     return _of(records, RecordType.PARTITION, RecordType.PARTITION_CHANGE).select(
         "topic_id",
@@ -178,9 +182,8 @@ def _begun() -> Column:
 
 def _counted(epoch: str, steps: str, so_far: WindowSpec) -> Column:
     """What the last row that says it says, and one for each step since."""
-    stood, counted = (
-        sf.last(sf.when(_begun(), sf.col(name)), ignorenulls=True).over(so_far) for name in (epoch, steps)
-    )
+    said = sf.col(epoch).isNotNull()
+    stood, counted = (sf.last(sf.when(said, sf.col(name)), ignorenulls=True).over(so_far) for name in (epoch, steps))
     return (stood + sf.col(steps) - counted).cast("int")
 
 

@@ -47,7 +47,7 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
         )
     words = [
         "-m",
-        "replay.cli",
+        "replay",
         "generate",
         str(target),
         "--records",

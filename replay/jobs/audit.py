@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -13,6 +14,7 @@ from rich.table import Column, Table
 from replay.audit.check import by_family, choose
 from replay.audit.finding import Finding
 from replay.audit.history import History
+from replay.audit.rules import Rule
 from replay.request import JobRequest, format_time
 from replay.source import Export, records, require_whole_history
 
@@ -46,24 +48,22 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
     """Audit the records in question. Raises ReplayError for a rule that is none."""
-    # A rule that is none is told before there is any work.
-    choose(request.rules)
+    rules = choose(request.rules)
     require_whole_history(export)
     with History(records(spark, export), export.manifest.end_offset).kept() as history:
-        return judge(history, request)
+        return judge(history, rules, request.limit)
 
 
-def judge(history: History, request: JobRequest) -> AuditResult:
-    """Audit a history that is kept meanwhile. Raises ReplayError for a rule that is none."""
-    rules = choose(request.rules)
+def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
+    """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit`` are told."""
     checked = {row["type"]: row["count"] for row in history.records.groupBy("type").count().collect()}
     broken: Counter[str] = Counter()
     first: list[Row] = []
     for found in by_family(history, rules):
-        rows, counts = _first(found, request.limit)
+        rows, counts = _first(found, limit)
         broken += counts
         first += rows
-    first = sorted(first, key=_order)[: request.limit]
+    first = sorted(first, key=_order)[:limit]
     results = [
         RuleResult(
             rule.id,

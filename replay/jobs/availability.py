@@ -78,8 +78,7 @@ def tables(
     kept = keeper(keep)
     brokers, partitions = lives or lives_of(rows, kept)
 
-    whole = rows.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
-    stretch = Stretch(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
+    stretch = Stretch.of(rows, since_ms)
     impaired = kept(of_partitions.impaired(partitions, rows))
     lived = kept(of_partitions.lives(partitions, stretch))
     fenced = kept(_within(fencings(service(brokers)), stretch))

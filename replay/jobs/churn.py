@@ -85,8 +85,7 @@ def tables(
     kept = keeper(keep)
     lived = (lives or lives_of(rows, kept)).partitions
 
-    whole = rows.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
-    stretch = Stretch(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
+    stretch = Stretch.of(rows, since_ms)
     late = sf.col("begins_ms") >= stretch.since_ms
     moved, led = kept(isr_moves(lived).where(late)), kept(leader_moves(lived).where(late))
     by_broker = flapping(moved, "broker_id").join(leaderships(led), "broker_id", "full")

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
+from replay.audit.check import choose
 from replay.audit.history import History
 from replay.errors import ReplayError
 from replay.jobs import audit, availability, churn, lao
@@ -37,7 +38,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     header, axis = _header(rows, export)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
     with History(rows, export.manifest.end_offset).kept() as history:
-        audited = audit.judge(history, request)
+        audited = audit.judge(history, choose(request.rules), request.limit)
         # What the audit made of the log serves all others.
         lives = Lives(history.brokers, history.partitions)
         with ExitStack() as keep:

@@ -17,6 +17,12 @@ class Stretch(NamedTuple):
     since_ms: int
     until_ms: int
 
+    @classmethod
+    def of(cls, records: DataFrame, since_ms: int | None) -> Stretch:
+        """That of the records, from ``since_ms`` on if it is within them; None: all of it."""
+        whole = records.agg(sf.min("timestamp_ms").alias("first"), sf.max("timestamp_ms").alias("last")).collect()[0]
+        return cls(whole.first if since_ms is None else min(max(since_ms, whole.first), whole.last), whole.last)
+
     @property
     def length_ms(self) -> int:
         """How long it is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as sf
@@ -28,7 +27,7 @@ def find_incidents(troubles: DataFrame, on_purpose: DataFrame, axis: Axis) -> tu
     chosen.sort(key=lambda row: (row.begins_ms, row.begins))
     if not chosen:
         return [], 0
-    told = _told((troubles, on_purpose), chosen)
+    told = _told(troubles, on_purpose, chosen)
     return [_incident(number, row, told) for number, row in enumerate(chosen, 1)], chosen[0].incidents
 
 
@@ -51,7 +50,7 @@ def _sessions(troubles: DataFrame, axis: Axis) -> DataFrame:
     )
 
 
-def _told(events: Iterable[DataFrame], chosen: list[Row]) -> list[Row]:
+def _told(troubles: DataFrame, on_purpose: DataFrame, chosen: list[Row]) -> list[Row]:
     """The gravest events of each chosen incident, and of those on purpose the last ones before it."""
     bounds = [
         (number, row.begins_ms - BEFORE_MS, row.begins_ms, row.begins_ms - GAP_MS, row.last_begins_ms + GAP_MS)
@@ -64,15 +63,13 @@ def _told(events: Iterable[DataFrame], chosen: list[Row]) -> list[Row]:
     )
     within = (sf.col("begins_ms") >= since) & (sf.col("begins_ms") <= until)
 
-    def near(each: DataFrame) -> DataFrame:
-        incidents = each.sparkSession.createDataFrame(
-            bounds, "number int, before_ms long, at_ms long, from_ms long, to_ms long"
-        )
-        # A few rows on the right side: each event is compared with each.
-        return each.join(sf.broadcast(incidents), within)
-
-    # Each by itself: Spark makes one union of a union in a union, and would not know again the one that is kept.
-    joined = reduce(DataFrame.unionByName, map(near, events)).withColumn("planned", planned)
+    incidents = troubles.sparkSession.createDataFrame(
+        bounds, "number int, before_ms long, at_ms long, from_ms long, to_ms long"
+    )
+    # A few rows on the right side: each event is compared with each. Each kind by itself: Spark makes one union of a union in a union,
+    # and would not know again the one that is kept.
+    near_troubles, near_on_purpose = (events.join(sf.broadcast(incidents), within) for events in (troubles, on_purpose))
+    joined = near_troubles.unionByName(near_on_purpose).withColumn("planned", planned)
     of_incident = Window.partitionBy("number", "planned")
     length = sf.coalesce("ends_ms", sf.lit(2**62)) - sf.col("begins_ms")
     recent = sf.when(planned, -sf.col("begins"))

@@ -12,6 +12,7 @@ import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from raftlog.printable import printable
 from replay.entities import config_key
 from replay.errors import ReplayError
 from replay.lag.show import why
@@ -66,11 +67,21 @@ def _refused(path: Path, error: OSError) -> ReplayError:
     return ReplayError(f"the report can't be written to {path}: {error.strerror}")
 
 
+def harmless(value: object) -> object:
+    """What a template shows: of the log, unless it is marked as ours."""
+    return printable(value, keep="\n") if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def render_page(result: ReportResult) -> str:
     """The whole file."""
     loader = PackageLoader("replay.report")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "percent": percent, "size": size}
     environment.filters |= {name: getattr(words, name) for name in ("moment", "clock", "number")}

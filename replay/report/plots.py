@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
 from math import log10
 from typing import Any
 
 import plotly.graph_objects as go
 
 from replay.report.model import Axis
+from replay.report.words import escape
 from replay.text import duration
 
 _FONT = {"family": "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, Liberation Sans, sans-serif", "size": 12}

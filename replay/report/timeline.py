@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from pyspark.sql import DataFrame
 
@@ -17,6 +18,7 @@ from replay.report.lanes import broker_lanes, controller_spans
 from replay.report.model import Axis, Timeline
 from replay.report.offences import offence_events
 from replay.report.series import growth, impaired
+from replay.rows import keeper
 
 
 def make_timeline(
@@ -24,16 +26,15 @@ def make_timeline(
 ) -> Timeline:
     """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs lao and audit made of them."""
     brokers, partitions = lives
-    controllers = timelines.controllers(records).cache()
-    short = short_isrs(partitions).cache()
-    # What happened at one moment is one row: few, and asked for twice.
-    happened = (
-        troubles(controllers, brokers, partitions, short)
-        .unionByName(hold_up_events(lag.hold_ups))
-        .unionByName(offence_events(records.sparkSession, offences))
-        .cache()
-    )
-    try:
+    with ExitStack() as keep:
+        kept = keeper(keep)
+        controllers, short = kept(timelines.controllers(records)), kept(short_isrs(partitions))
+        # What happened at one moment is one row: few, and asked for twice.
+        happened = kept(
+            troubles(controllers, brokers, partitions, short)
+            .unionByName(hold_up_events(lag.hold_ups))
+            .unionByName(offence_events(records.sparkSession, offences))
+        )
         reigns, failovers = controller_spans(controllers, axis)
         lanes, brokers_total = broker_lanes(brokers, holding_spans(lag.hold_ups), axis)
         incidents, incidents_total = find_incidents(happened, changes_on_purpose(records), axis)
@@ -49,6 +50,3 @@ def make_timeline(
             incidents=incidents,
             incidents_total=incidents_total,
         )
-    finally:
-        for frame in (controllers, short, happened):
-            frame.unpersist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
@@ -11,7 +10,7 @@ import plotly.graph_objects as go
 from replay.report.colours import AMBER, PATTERNS, SERIES, SEVERITIES, STATES, TEAL, THICKNESS, VERMILION, faint
 from replay.report.model import Axis, BrokerLane, BrokerSpan, ControllerSpan, Growth, Incident, Level, Timeline, Wait
 from replay.report.plots import MARKED, base_layout, coloured, log_ms_scale, time_axis
-from replay.report.words import moment, number
+from replay.report.words import escape, moment, number
 from replay.text import duration
 
 _LANE_PX, _CURVE_PX, _GAP_PX, _TOP_PX, _BOTTOM_PX = 25, 92, 40, 48, 34

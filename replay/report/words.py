@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from datetime import UTC, datetime
+
+from raftlog.printable import printable
 
 _DAY_MS = 86_400_000
 
@@ -36,3 +39,8 @@ def plural(value: int, one: str, many: str = "") -> str:
 
 def _utc(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def escape(text: str) -> str:
+    """Text of the log, for the page and its figures."""
+    return html.escape(printable(text))

@@ -9,7 +9,7 @@
 
 Spark repeats a micro-batch that it has not noted as done, with the same records. One that ``done.json`` names is passed over; of
 another one whatever is there is either whole, as directories get their names by being renamed, or written anew from the state before it. So
-each row is there once, however often the job was killed.
+each row is there once, however often the job was killed. What ``done.json`` names is durable too; Spark's own checkpoint is not.
 
 The directory must be one for driver and workers, and local to the file system: a disk, or a shared one.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from raftlog.durable import make_directories
 from raftlog.segments import files
 from replay.errors import ReplayError
 from replay.streaming.done import DONE, Done, read_done
@@ -40,7 +41,7 @@ class Ledger:
         """Open it, or begin it. Raises ReplayError if it is another job's or no job's, ExportError if it can't be used."""
         self.directory = directory.absolute()
         with files.named_errors("write to", self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directories(self.directory)
             done = read_done(self.directory)
             if done is None:
                 if any(not path.name.startswith(".") for path in self.directory.iterdir()):
@@ -103,8 +104,13 @@ class Ledger:
 def _write(rows: DataFrame, final: Path) -> None:
     temporary = final.with_name(f"{files.TEMP_PREFIX}{final.name}")
     rows.write.mode("overwrite").parquet(str(temporary))
+    # Spark syncs nothing, and what is noted as done must be there after a power cut.
+    for path in (*temporary.rglob("*"), temporary):
+        files.sync_file(path)
+    make_directories(final.parent)
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
+    files.sync_file(final.parent)
 
 
 def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> DataFrame | None:
