@@ -6,15 +6,18 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from raftlog.cli.interrupts import INTERRUPTED, run_interruptible
 from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 from simulation.cli import silence
 from simulation.fault_list import FAULTS
@@ -49,20 +52,39 @@ def run_pool(
     seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
     max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic)."""
+    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic). An interrupted caller leaves no process behind."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
         running: set[Future[list[dict[str, Any]]]] = set()
         more = True
-        while more or running:
-            while more and len(running) < processes * 2:
-                some = list(islice(seeds, SEEDS_PER_TASK))
-                more = bool(some) and time.monotonic() < until
-                if more:
-                    running.add(pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s))
-            done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
-            for future in done:
-                yield from future.result()
+        try:
+            while more or running:
+                while more and len(running) < processes * 2:
+                    some = list(islice(seeds, SEEDS_PER_TASK))
+                    more = bool(some) and time.monotonic() < until
+                    if more:
+                        with _children_deaf_to_ctrl_c():
+                            running.add(pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s))
+                done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
+                for future in done:
+                    yield from future.result()
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.kill()
+            raise
+
+
+@contextmanager
+def _children_deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes begun inside ignore SIGINT: a terminal sends it to all, and each would end with a traceback of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _rarest(found: tuple[str, int]) -> tuple[int, str]:
@@ -70,13 +92,20 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
 
 
 def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False) -> dict[str, Any]:
-    """Count; keep the failures in a directory; print as it goes."""
+    """Count; keep the failures in a directory; print as it goes. Ctrl-C ends it with what was seen until then."""
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()
     failed: list[dict[str, Any]] = []
-    virtual_s, count, begun = 0.0, 0, time.monotonic()
-    for outcome in outcomes:
+    virtual_s, count, begun, interrupted = 0.0, 0, time.monotonic(), False
+    while True:
+        try:
+            outcome = next(outcomes)
+        except StopIteration:
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+            break
         count += 1
         virtual_s += outcome["virtual_s"]
         faults.update(outcome["faults"])
@@ -103,6 +132,7 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
         "operations": dict(sorted(operations.items())),
         "checks_at_work": {what: round(runs / count, 2) for what, runs in sorted(at_work.items(), key=_rarest)},
         "failed": [{key: one[key] for key in ("seed", "failure", "shrunk")} for one in failed],
+        "interrupted": interrupted,
     }
 
 
@@ -131,8 +161,10 @@ def main() -> int:
     )
     summary = summary_of(outcomes, options.failures)
     print(json.dumps(summary, indent=1))
+    if summary["interrupted"]:
+        return INTERRUPTED
     return 1 if summary["failed"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_interruptible(lambda: main)
