@@ -21,7 +21,7 @@ from typing_extensions import override
 from raftlog import snapshot_file
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan, epoch_at, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone
 from raftlog.storage.layout import LogState
@@ -331,16 +331,16 @@ class SimLogStore(SimStore):
             raise ValueError(f"a part of {snapshot_id} for {position}, the last one ended elsewhere")
         part += data
 
-    def freeze_snapshot(self, snapshot_id: SnapshotId, done: FreezeDone) -> None:
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: FreezeDone, accept: AcceptHeader | None = None) -> None:
         """Complete a snapshot, from the loop, after its latency."""
         self._check()
         self._before("snapshot")
         # From here on it is no more what a part at position 0 begins anew.
         one = snapshot_id, bytes(self._disk.parts.pop(snapshot_id, b""))
         self._disk.freezing.append(one)
-        self._later("snapshot", lambda: self._frozen(one, done))
+        self._later("snapshot", lambda: self._frozen(one, done, accept))
 
-    def _frozen(self, one: tuple[SnapshotId, bytes], done: FreezeDone) -> None:
+    def _frozen(self, one: tuple[SnapshotId, bytes], done: FreezeDone, accept: AcceptHeader | None) -> None:
         disk = self._disk
         disk.freezing.remove(one)
         snapshot_id, content = one
@@ -348,8 +348,8 @@ class SimLogStore(SimStore):
             self._commit.fail(failure)
         if (broken := self._commit.outcome()) is not None:
             done(broken)
-        elif not _is_sound(content, snapshot_id):
-            done(CorruptLogError(f"{snapshot_id} is not sound"))
+        elif (flaw := _flaw(content, snapshot_id, accept)) is not None:
+            done(flaw)
         else:
             disk.snapshots[snapshot_id] = content
             done(None)
@@ -428,6 +428,18 @@ def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | N
     except CorruptLogError:
         return None
     return header if SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
+
+
+def _flaw(content: bytes, snapshot_id: SnapshotId, accept: AcceptHeader | None) -> CorruptLogError | None:
+    header = _sound_header(content, snapshot_id)
+    if header is None:
+        return CorruptLogError(f"{snapshot_id} is not sound")
+    try:
+        if accept is not None:
+            accept(header)
+    except CorruptLogError as error:
+        return error
+    return None
 
 
 def _is_sound(content: bytes, snapshot_id: SnapshotId) -> bool:

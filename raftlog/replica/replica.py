@@ -443,7 +443,9 @@ class Replica(PeerObserver):
         snapshot_id = effect.snapshot_id
         self._store.store_snapshot(snapshot_id, effect.position, effect.data)
         if effect.last:
-            self._store.freeze_snapshot(snapshot_id, lambda error: self._fetched(snapshot_id, error))
+            self._store.freeze_snapshot(
+                snapshot_id, lambda error: self._fetched(snapshot_id, error), self._accept_header
+            )
 
     def _fetched(self, snapshot_id: SnapshotId, error: FatalError | None) -> None:
         """A fetched snapshot was verified and is durable, or is not sound."""
@@ -463,14 +465,22 @@ class Replica(PeerObserver):
             return
         self._step(ev.SnapshotStored(snapshot_id, header.voters))
 
-    def _install(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        header = self._store.snapshot_header(snapshot_id)
+    def _accept_header(self, header: SnapshotHeader) -> None:
+        """Raises CorruptLogError for a snapshot that a peer should not have sent. In the disk's thread, before it is under its name.
+
+        What it says is no invariant of this node: to stop for it would let a forged peer stop every follower.
+        """
         if header.cluster_id != self._config.cluster_id:
             # The fetches before it named the cluster: this is no matter of a wrong address.
-            raise FatalError(f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._config.cluster_id!r}")
+            raise CorruptLogError(
+                f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._config.cluster_id!r}"
+            )
         flaw = VoterSet.flaw(header.voters)
         if flaw:
-            raise FatalError(f"the voters of a snapshot make no sense: {flaw}")
+            raise CorruptLogError(f"the voters of a snapshot make no sense: {flaw}")
+
+    def _install(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        header = self._store.snapshot_header(snapshot_id)
         self._give_up_writing()
         self._write()
         self._store.install_snapshot(snapshot_id)

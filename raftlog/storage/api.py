@@ -56,6 +56,10 @@ class SnapshotId:
     epoch: int
 
 
+AcceptHeader = Callable[[SnapshotHeader], None]
+"""Raises CorruptLogError for a snapshot that is whole, but not one for this node. Runs in the disk's thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
     """What the store found when it was opened; every byte of it durable and checked. Offsets: start inclusive, end exclusive."""
@@ -121,11 +125,13 @@ class LogStore(Protocol):
         ``position`` is not where the last part ended.
         """
 
-    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+    def freeze_snapshot(
+        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+    ) -> None:
         """Verify the snapshot in the making whole, make it durable, and let it appear under its name, all or nothing.
 
-        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the content is not sound and is
-        gone, the store lives on; StorageError: the store is broken.
+        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the content is not sound, or ``accept`` raised
+        this for its header, and is gone, the store lives on; StorageError: the store is broken.
         """
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.api import FORMAT_VERSION, AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
@@ -192,7 +192,9 @@ class RocksLogStore:
         self._check()
         self._guarded(lambda: self._snapshots.store(snapshot_id, position, data))
 
-    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+    def freeze_snapshot(
+        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+    ) -> None:
         """Verify, sync and rename in the disk's thread, then call ``done``; see the protocol."""
         self._check()
 
@@ -201,7 +203,7 @@ class RocksLogStore:
                 error = self._commit.fail(error)
             done(self._commit.outcome() or error)
 
-        freeze = self._guarded(lambda: self._snapshots.freezer(snapshot_id))
+        freeze = self._guarded(lambda: self._snapshots.freezer(snapshot_id, accept))
         self._disk.run(freeze, frozen, inline=False)
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:

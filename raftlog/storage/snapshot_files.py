@@ -17,7 +17,7 @@ from raftlog.durable import fsync_directory
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.logger import get_logger
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import SnapshotId
+from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.storage.private import DIRECTORY_MODE, private_opener
 
 log = get_logger(__name__)
@@ -156,7 +156,7 @@ class SnapshotFiles:
         except OSError as error:
             raise StorageError(f"can't write snapshot {file_name(snapshot_id)}: {error}") from error
 
-    def freezer(self, snapshot_id: SnapshotId) -> Callable[[], None]:
+    def freezer(self, snapshot_id: SnapshotId, accept: AcceptHeader | None = None) -> Callable[[], None]:
         """What verifies, syncs and renames: a call that may run in a thread beside everything else, once.
 
         It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at once: what is dropped or begun anew
@@ -171,9 +171,9 @@ class SnapshotFiles:
             except OSError as error:
                 file.close()
                 raise StorageError(f"can't complete snapshot {part.name}: {error}") from error
-        return lambda: self._freeze(snapshot_id, file, own)
+        return lambda: self._freeze(snapshot_id, file, own, accept)
 
-    def _freeze(self, snapshot_id: SnapshotId, file: BinaryIO | None, part: Path) -> None:
+    def _freeze(self, snapshot_id: SnapshotId, file: BinaryIO | None, part: Path, accept: AcceptHeader | None) -> None:
         if file is None:
             raise CorruptLogError(f"snapshot {file_name(snapshot_id)} was never begun")
         path = self._directory / file_name(snapshot_id)
@@ -181,7 +181,9 @@ class SnapshotFiles:
             with file:
                 os.fsync(file.fileno())
             try:
-                _verify(part, snapshot_id)
+                header = _verify(part, snapshot_id)
+                if accept is not None:
+                    accept(header)
             except CorruptLogError:
                 part.unlink()
                 raise

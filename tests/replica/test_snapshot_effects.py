@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from test_shell_rules import Shell
 
 from raftlog import batch
@@ -18,8 +19,8 @@ VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
 ID = SnapshotId(40, 3)
 
 
-def content(snapshot_id: SnapshotId = ID, cluster_id: str = "c") -> bytes:
-    header = SnapshotHeader(cluster_id, 0, snapshot_id.end_offset, snapshot_id.epoch, 5000, VOTERS)
+def content(snapshot_id: SnapshotId = ID, cluster_id: str = "c", voters: tuple[Voter, ...] = VOTERS) -> bytes:
+    header = SnapshotHeader(cluster_id, 0, snapshot_id.end_offset, snapshot_id.epoch, 5000, voters)
     return encode_header(header) + encode_footer(header, 1, 0)
 
 
@@ -88,13 +89,26 @@ def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
     run(main())
 
 
-def test_a_snapshot_of_another_cluster_stops_the_node() -> None:
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (content(cluster_id="other"), "of cluster 'other', in cluster 'c'"),
+        (content(voters=(Voter(1, "c1:9093", "a"), Voter(1, "c2:9093", "b"))), "voters of a snapshot make no sense"),
+    ],
+    ids=["of another cluster", "with impossible voters"],
+)
+def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(sent: bytes, why: str) -> None:
     async def main() -> None:
         stage = Stage()
-        stage.fetch(content(cluster_id="other"))
+        stage.append(3)
+        stage.fetch(sent)
         await asyncio.sleep(1)
-        assert stage.failed
-        assert not any(isinstance(event, ev.SnapshotStored) for event in stage.events)
+        [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
+        assert why in event.error
+        assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+        stage.fetch(content())
+        await asyncio.sleep(1)
+        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
 
     run(main())
 

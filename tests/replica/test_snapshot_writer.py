@@ -12,7 +12,7 @@ from raftlog.quorum import events as ev
 from raftlog.replica import snapshots
 from raftlog.replica.snapshots import SnapshotWriter, fill
 from raftlog.snapshot_file import SnapshotHeader
-from raftlog.storage.api import SnapshotId
+from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.loop import run
 
@@ -36,7 +36,9 @@ class Store:
             raise self.failure
         self.parts.append(data)
 
-    def freeze_snapshot(self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None]) -> None:
+    def freeze_snapshot(
+        self, snapshot_id: SnapshotId, done: Callable[[FatalError | None], None], accept: AcceptHeader | None = None
+    ) -> None:
         assert snapshot_id == ID
         self.frozen.append(done)
 

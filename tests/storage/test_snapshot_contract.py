@@ -18,7 +18,7 @@ from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
 from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage import log_store
-from raftlog.storage.api import LogStore, SnapshotId, VoteState
+from raftlog.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
 from raftlog.storage.layout import LogState, read_log_state, write_log_state
 from raftlog.storage.log_start import started_at
 from raftlog.storage.meta_file import read_identity
@@ -43,12 +43,14 @@ def content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
     return encode_header(header) + body + encode_footer(header, 10, 99)
 
 
-async def make(store: LogStore, snapshot_id: SnapshotId, data: bytes | None = None) -> FatalError | None:
+async def make(
+    store: LogStore, snapshot_id: SnapshotId, data: bytes | None = None, accept: AcceptHeader | None = None
+) -> FatalError | None:
     data = content(snapshot_id) if data is None else data
     for position in range(0, len(data), 700):
         store.store_snapshot(snapshot_id, position, data[position : position + 700])
     done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
-    store.freeze_snapshot(snapshot_id, done.set_result)
+    store.freeze_snapshot(snapshot_id, done.set_result, accept)
     async with asyncio.timeout(60):
         return await done
 
@@ -91,6 +93,29 @@ async def test_one_that_is_not_sound_never_appears_and_the_store_lives_on(machin
     assert await make(store, one) is None
     store.append(make_chunk(10, 1, epoch=2), 10, 11)
     assert await flush(store) == 11
+    store.close()
+
+
+async def test_one_whose_header_is_not_accepted_never_appears_not_even_after_a_restart(machine: Machine) -> None:
+    store = await written(machine)
+    one = SnapshotId(6, 1)
+    seen: list[SnapshotHeader] = []
+
+    def refuse(header: SnapshotHeader) -> None:
+        seen.append(header)
+        raise CorruptLogError("not for this node")
+
+    failure = await make(store, one, accept=refuse)
+    assert isinstance(failure, CorruptLogError)
+    assert "not for this node" in str(failure)
+    assert [(header.cluster_id, header.end_offset) for header in seen] == [("c1", 6)]
+    with pytest.raises(LookupError):
+        store.snapshot_size(one)
+    store.close()
+    store, found = machine.open()
+    assert (found.snapshots, found.end_offset) == ((), 10)
+    assert await make(store, one, accept=seen.append) is None
+    assert store.snapshot_size(one) == len(content(one))
     store.close()
 
 
