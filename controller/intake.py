@@ -31,8 +31,15 @@ class Waiting:
     deadline: float
     size: int
     """Bytes of the request."""
-    charged: int = 0
-    """Of its connection's share."""
+    peer: str | None = None
+    """Who shares: all links of a connection are one. None: this node's own request."""
+    charged: bool = False
+    """Whether it takes of its connection's share, which it does while it waits."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it takes of that."""
+        return self.size + limits.CONTROLLER_WAITING_REQUEST_BYTES
 
 
 class Intake:
@@ -65,22 +72,22 @@ class Intake:
                 f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
                 field=request.WhichOneof("body") or "",
             )
-        peer = _peer(link)
+        peer = None if link is None else link.peer
         if heartbeat and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER:
             heartbeat = False
         queue = self._heartbeats if heartbeat else self._queue
-        if len(queue) + len(self._deferred) >= MAX_WAITING:
+        if queue.length + len(self._deferred) >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
-        waiting = Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size)
-        if not self._charge(waiting):
+        charged = peer is not None
+        if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
             raise _throttled("this connection's share of the requests that may wait is used up")
-        queue.push(peer, waiting)
+        queue.push(peer, Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged))
         self.waiting_bytes += size
 
     def take(self) -> Waiting | None:
         """The next heartbeat, or the next of the others; None if there is none."""
-        waiting = self._heartbeats.pop() or self._queue.pop()
+        waiting = (self._heartbeats if self._heartbeats.length else self._queue).pop()
         if waiting is not None:
             self._gone(waiting)
         return waiting
@@ -95,8 +102,8 @@ class Intake:
         if due:
             self._deferred = [entry for entry in self._deferred if entry[0] > now]
             for waiting in due:
-                self._charge(waiting)
-                self._queue.push(_peer(waiting.link), waiting)
+                waiting.charged = waiting.peer is not None and self._shares.take(waiting.peer, waiting.cost_bytes)
+                self._queue.push(waiting.peer, waiting)
                 self.waiting_bytes += waiting.size
         return bool(due)
 
@@ -121,25 +128,12 @@ class Intake:
             self._gone(waiting)
         return late_deferred + late
 
-    def _charge(self, waiting: Waiting) -> bool:
-        if waiting.link is None:
-            return True
-        cost = waiting.size + limits.CONTROLLER_WAITING_REQUEST_BYTES
-        if not self._shares.take(_peer(waiting.link), cost):
-            return False
-        waiting.charged = cost
-        return True
-
     def _gone(self, waiting: Waiting) -> None:
-        self.waiting_bytes -= waiting.size
+        size = waiting.size
+        self.waiting_bytes -= size
         if waiting.charged:
-            self._shares.give_back(_peer(waiting.link), waiting.charged)
-            waiting.charged = 0
-
-
-def _peer(link: Any) -> str | None:
-    """Who shares: all links of a connection are one."""
-    return None if link is None else link.peer
+            waiting.charged = False
+            self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
 
 
 def _throttled(message: str) -> ApiError:

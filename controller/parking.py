@@ -66,7 +66,7 @@ class Parking:
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
         self._charge(parked)
-        (self._writes if parked.is_write else self._reads).append(parked)
+        (self._reads if parked.round else self._writes).append(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
         """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
@@ -80,8 +80,11 @@ class Parking:
         writes = self._writes
         while writes and writes[0].offset < high_watermark:
             parked = writes.popleft()
-            if parked.acks == COMMITTED or parked.done:
-                self._finish(parked)
+            if parked.done:
+                continue
+            if parked.acks == COMMITTED:
+                self._done(parked)
+                self._send(parked)
             else:
                 (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
         if self._duplicates:

@@ -387,13 +387,14 @@ class ControllerService:
             if refused is not None:
                 self._refuse(link, request, refused)
                 continue
-            if request.WhichOneof("body") is None:
+            body = request.WhichOneof("body")
+            if body is None:
                 link.unknown_kind("a request without a body")
                 self._refuse(
                     link, request, ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
                 )
                 continue
-            heartbeat = request.HasField("broker_heartbeat")
+            heartbeat = body == "broker_heartbeat"
             if heartbeat:
                 self._heard(link, request.broker_heartbeat)
             try:
@@ -519,13 +520,14 @@ class ControllerService:
         reads: list[Parked] = []
         appended: list[Parked] = []
         begun = self._stopwatch()
+        # Each request parks one reply at most.
+        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(leadership.parking))
         count = taken_bytes = written = 0
         while (
             taken_bytes < CHUNK_BYTES
             and written < MAX_TURN_RECORDS
-            and count < limits.CONTROLLER_TURN_MAX_REQUESTS
+            and count < most
             and self._stopwatch() - begun < MAX_TURN_S
-            and len(leadership.parking) < MAX_PARKED
             and (waiting := self._intake.take()) is not None
         ):
             count += 1

@@ -12,15 +12,16 @@ T = TypeVar("T")
 class FairQueue(Generic[T]):
     """In order for each holder, and one holder after the other: whoever sends ten thousand at once delays itself. O(1)."""
 
-    __slots__ = ("_length", "_queues")
+    __slots__ = ("_queues", "length")
 
     def __init__(self) -> None:
         # In the order of their turns; never with an empty queue.
         self._queues: dict[Hashable, deque[T]] = {}
-        self._length = 0
+        self.length = 0
+        """How many wait. To be read only; asked for each item, where a call of ``len`` would be felt."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[T]:
         for queue in self._queues.values():
@@ -38,13 +39,13 @@ class FairQueue(Generic[T]):
             self._queues[holder] = deque((item,))
         else:
             queue.append(item)
-        self._length += 1
+        self.length += 1
 
     def pop(self) -> T | None:
         """The next one; None if there is none."""
         for holder, queue in self._queues.items():
             item = queue.popleft()
-            self._length -= 1
+            self.length -= 1
             if len(self._queues) > 1 or not queue:
                 del self._queues[holder]
                 if queue:
@@ -58,5 +59,5 @@ class FairQueue(Generic[T]):
         if removed:
             kept = {holder: deque(i for i in queue if not unwanted(i)) for holder, queue in self._queues.items()}
             self._queues = {holder: queue for holder, queue in kept.items() if queue}
-            self._length -= len(removed)
+            self.length -= len(removed)
         return removed

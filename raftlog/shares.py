@@ -31,10 +31,13 @@ class Shares:
 
     def take(self, holder: Hashable, amount: int = 1) -> bool:
         """Take so much for a holder; False: it is not to be had, and nothing was taken."""
-        if not self.has_room(holder, amount):
+        # As ``has_room``: this is on the way of every request.
+        held = self._held.get(holder, 0)
+        total = self.total + amount
+        if held + total > self._max_total - (amount if held else 0):
             return False
-        self._held[holder] = self._held.get(holder, 0) + amount
-        self.total += amount
+        self._held[holder] = held + amount
+        self.total = total
         return True
 
     def give_back(self, holder: Hashable, amount: int = 1) -> None:

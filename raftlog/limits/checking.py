@@ -17,6 +17,7 @@ Check = Callable[[Any], None]
 _NOTHING: Mapping[str, Rule] = {}
 _CHECKS: dict[Any, Check | None] = {}
 """By message type, as far as they were asked for."""
+_UNKNOWN: Any = object()
 _LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 
@@ -30,7 +31,9 @@ class _WrongError(Exception):
 
 def check(message: Message, prefix: str = "") -> None:
     """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that the message itself is in."""
-    checked = checks_of(type(message))
+    checked = _CHECKS.get(type(message), _UNKNOWN)
+    if checked is _UNKNOWN:
+        checked = checks_of(type(message))
     if checked is None:
         return
     try:
@@ -48,43 +51,39 @@ def checks_of(type_: type[Message]) -> Check | None:
 
 
 def _put_together(type_: type[Message]) -> Check | None:
-    fields = tuple(
-        (field.name, each)
-        for field in type_.DESCRIPTOR.fields
-        if (each := _field_check(field, FIELDS.get(type_, _NOTHING))) is not None
-    )
-    if not fields:
+    rules = FIELDS.get(type_, _NOTHING)
+    # Values are checked in this function itself: a call for each would cost more than looking at it.
+    values: list[tuple[str, Callable[[Any], str]]] = []
+    others: list[Check] = []
+    for field in type_.DESCRIPTOR.fields:
+        rule = rules.get(field.name)
+        if rule is None and (field.is_repeated or field.type in _LIMITED):
+            raise KeyError(f"{field.full_name} has no limit: raftlog.limits.fields")
+        if field.is_repeated or field.message_type is not None:
+            each = _inner_check(field, rule)
+            if each is not None:
+                others.append(each)
+        elif rule is not None and not isinstance(rule, ByHandler):
+            values.append((field.name, rule.error))
+    if not values and not others:
         return None
 
     def checked(message: Any) -> None:
-        for _, each in fields:
+        for name, error in values:
+            wrong = error(getattr(message, name))
+            if wrong:
+                raise _WrongError(wrong, name)
+        for each in others:
             each(message)
 
     return checked
 
 
-def _field_check(field: Any, rules: Mapping[str, Rule]) -> Check | None:
-    rule = rules.get(field.name)
-    if rule is None and (field.is_repeated or field.type in _LIMITED):
-        raise KeyError(f"{field.full_name} has no limit: raftlog.limits.fields")
+def _inner_check(field: Any, rule: Rule | None) -> Check | None:
     inner = checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
     if field.is_repeated:
         return _list_check(field.name, rule, inner)
-    if field.message_type is not None:
-        return None if inner is None else _message_check(field.name, inner)
-    return None if rule is None or isinstance(rule, ByHandler) else _value_check(field.name, rule)
-
-
-def _value_check(name: str, rule: Any) -> Check:
-    error = rule.error
-
-    def check_value(message: Any) -> None:
-        value = getattr(message, name)
-        wrong = error(value)
-        if wrong:
-            raise _WrongError(wrong, name)
-
-    return check_value
+    return None if inner is None else _message_check(field.name, inner)
 
 
 def _message_check(name: str, inner: Check) -> Check:

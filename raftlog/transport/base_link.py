@@ -22,16 +22,12 @@ class BaseLink(ABC):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         self._loop = loop
-        self._peer = peer
+        self.peer = peer
+        """The other side's address, for logs, and to know which links are of one connection."""
         self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None
         self._closed: Callable[[Link, str], None] | None = None
-
-    @property
-    def peer(self) -> str:
-        """The other side's address, for logs."""
-        return self._peer
 
     @property
     def close_reason(self) -> str | None:
@@ -64,12 +60,12 @@ class BaseLink(ABC):
     def unknown_kind(self, what: str) -> None:
         """The peer sent what this side has no name for."""
         if self._complaints is not None:
-            self._complaints.add(Complaint.UNKNOWN_KIND, self._peer, what)
+            self._complaints.add(Complaint.UNKNOWN_KIND, self.peer, what)
 
     def malformed(self, what: str) -> None:
         """The peer sent what is beyond a limit."""
         if self._complaints is not None:
-            self._complaints.add(Complaint.MALFORMED, self._peer, what)
+            self._complaints.add(Complaint.MALFORMED, self.peer, what)
 
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler. One that raises has lost a message: say so loudly, and end the link so that its peer knows."""
@@ -87,7 +83,7 @@ class BaseLink(ABC):
         self._loop.call_soon(callback)
 
     def _handler_failed(self, error: Exception) -> None:
-        log.error("a link handler failed", peer=self._peer, exc_info=error)
+        log.error("a link handler failed", peer=self.peer, exc_info=error)
 
     def _report_closed(self) -> None:
         if self._closed is None or self._reason is None:
@@ -98,4 +94,4 @@ class BaseLink(ABC):
             self._handler_failed(error)
 
     def _closed_error(self) -> LinkClosedError:
-        return LinkClosedError(f"the link to {self._peer} is closed: {self._reason}")
+        return LinkClosedError(f"the link to {self.peer} is closed: {self._reason}")

@@ -88,7 +88,7 @@ class GrpcLink(BaseLink):
 
     def cut(self, reason: str) -> None:
         """Close a link whose peer does not read."""
-        self.refusal = self._bounds.throttled(Complaint.SLOW_READER, self._peer, reason)
+        self.refusal = self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason)
         self.close(reason)
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class GrpcLink(BaseLink):
                     return
                 if len(data) > self._receive_max_bytes:
                     detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"
-                    raise self._bounds.throttled(Complaint.TOO_LARGE, self._peer, detail)
+                    raise self._bounds.throttled(Complaint.TOO_LARGE, self.peer, detail)
                 if self._turns is None:
                     self.deliver(self._incoming.decode(data, self._max_items))
                 else:
@@ -127,10 +127,10 @@ class GrpcLink(BaseLink):
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             self.close(failure_text(error))
         except MalformedMessageError as error:
-            self._bounds.complaints.add(Complaint.MALFORMED, self._peer, str(error))
+            self._bounds.complaints.add(Complaint.MALFORMED, self.peer, str(error))
             self.close(f"malformed message: {error}")
         except TooManyItemsError as error:
-            self.refusal = self._bounds.throttled(Complaint.TOO_MANY_ITEMS, self._peer, str(error))
+            self.refusal = self._bounds.throttled(Complaint.TOO_MANY_ITEMS, self.peer, str(error))
             self.close(str(error))
         except ApiError as error:
             self.refusal = error
@@ -156,21 +156,21 @@ class GrpcLink(BaseLink):
             if turns.over:
                 await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
                 begun = turns.now()
-        if not turns.over:
+        if turns.others_may_go:
             turns.pass_on()
 
     async def _turn(self, cost_bytes: int) -> None:
         """Wait for a turn, if there is room for what waits with it. Raises ApiError."""
         assert self._turns is not None
         waiting = self._bounds.waiting
-        if not waiting.take(self._peer, cost_bytes):
+        if not waiting.take(self.peer, cost_bytes):
             raise self._bounds.throttled(
-                Complaint.TOO_MUCH_WAITING, self._peer, f"{waiting.held(self._peer)} bytes wait already"
+                Complaint.TOO_MUCH_WAITING, self.peer, f"{waiting.held(self.peer)} bytes wait already"
             )
         try:
-            await self._turns.next(self._peer)
+            await self._turns.next(self.peer)
         finally:
-            waiting.give_back(self._peer, cost_bytes)
+            waiting.give_back(self.peer, cost_bytes)
 
     async def _write(self) -> None:
         write, envelopes = self._stream.write, self._outgoing.envelopes

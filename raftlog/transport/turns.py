@@ -14,16 +14,24 @@ from time import perf_counter, thread_time
 from raftlog.fair_queue import FairQueue
 
 PAUSE_MAX_S = 1.0
+SHORT = 1 / 8
+"""Of a turn's time. What takes less together, in however many turns of the loop, is not worth beginning a turn for: that costs a
+look at the clock of the CPU and a turn of the loop each, more than handing over most messages."""
 
 
 class Turns:
-    """One share of the loop's time. ``spent`` is told what was used; while ``over``, ``next`` is to be awaited."""
+    """One share of the loop's time. ``spent`` is told what was used; while ``over``, ``next`` is to be awaited.
+
+    Never more than a turn's time is used in one turn of the loop. It may be a little less: what short turns before it have used is
+    given back only when it has become ``SHORT`` of a turn.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn_ms: float, *, long_turn_ms: float = math.inf) -> None:
         """``long_turn_ms``: a turn that takes so much of the CPU is followed by as long a pause."""
         self._loop = loop
         self._long_turn_s = long_turn_ms / 1000
         self._turn_s = self._left_s = turn_ms / 1000
+        self._enough_s = self._turn_s * (1 - SHORT)
         self._begun_at = 0.0
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._begin_due = self._paused = False
@@ -36,34 +44,34 @@ class Turns:
     @property
     def busy(self) -> bool:
         """Whether a newcomer has to wait: the time is used up, or others wait already."""
-        return self._left_s <= 0 or len(self._waiting) > 0
+        return self._left_s <= 0 or self._waiting.length > 0
 
-    @staticmethod
-    def now() -> float:
-        """Seconds, of the real clock: the loop's own stands still within a turn."""
-        return perf_counter()
+    @property
+    def others_may_go(self) -> bool:
+        """Whether others wait, and there is time left for them."""
+        return self._waiting.length > 0 and self._left_s > 0
+
+    now = staticmethod(perf_counter)
+    """Seconds, of the real clock: the loop's own stands still within a turn."""
 
     def spent(self, seconds: float) -> None:
         """So much of this turn has been used."""
         self._left_s -= seconds
-        if not self._begin_due:
-            self._begin_due = True
-            self._begun_at = thread_time() - seconds
-            self._loop.call_soon(self._begin)
+        if self._left_s < self._enough_s and not self._begin_due:
+            self._begin_soon(seconds)
 
     def begin_last(self) -> None:
         """All that is left of this turn goes to what begins now."""
-        self.spent(0.0)
         self._left_s = 0.0
+        if not self._begin_due:
+            self._begin_soon(0.0)
 
     async def next(self, peer: str) -> None:
         """Wait for a turn: one for each peer that waits, then the next one for each."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
         if not self._begin_due:
-            self._begin_due = True
-            self._begun_at = thread_time()
-            self._loop.call_soon(self._begin)
+            self._begin_soon(0.0)
         try:
             await waiter
         except asyncio.CancelledError:
@@ -77,6 +85,12 @@ class Turns:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    def _begin_soon(self, seconds: float) -> None:
+        """The next turn of the loop is one here, too. So much of this one was used just now."""
+        self._begin_due = True
+        self._begun_at = thread_time() - seconds
+        self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         # Of the CPU, not of the clock: a busy machine makes every turn look long.
