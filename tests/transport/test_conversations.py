@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation
-from raftlog.transport.conversations import ENVELOPE_TARGET_BYTES, WIRES, MalformedMessageError
+from raftlog.transport.conversations import (
+    ENVELOPE_TARGET_BYTES,
+    WIRES,
+    MalformedMessageError,
+    TooManyItemsError,
+)
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
@@ -90,3 +95,34 @@ def test_bytes_that_are_no_message_are_told_apart(conversation: Conversation) ->
     for wire in (WIRES[conversation].to_server, WIRES[conversation].to_client):
         with pytest.raises(MalformedMessageError):
             wire.decode(b"\x0a\xff\xff\xff", 1 << 20)
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_383, 16_384])
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_items_are_counted_to_the_last_one(length: int, count: int) -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    (envelope,) = wire.envelopes(
+        [controller_pb2.ControllerRequest(cluster_id="c" * length).SerializeToString()] * count
+    )
+    assert len(wire.decode(envelope, count)) == count
+    with pytest.raises(TooManyItemsError):
+        wire.decode(envelope, count - 1)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [b"\x8a\x00\x00", b"\x0a\x80\x00", b"\x0a\x80\x80\x00", b"\x0b\x0c\x0a\x00", b"\x10\x01\x0a\x00"],
+    ids=["a long tag", "a long length", "a longer length", "behind a group", "behind a number"],
+)
+def test_items_are_counted_however_they_are_written(item: bytes) -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    assert len(wire.decode(item * 100, 500)) == 100
+    with pytest.raises(TooManyItemsError):
+        wire.decode(item * 100, 30)
+
+
+def test_damage_is_no_question_of_how_many() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    for cut in (b"\x0a", b"\x0a\x80", b"\x0a\x7f", b"\x8a", b"\xff" * 12):
+        with pytest.raises(MalformedMessageError):
+            wire.decode(b"\x0a\x00" * 9 + cut, 10)

@@ -1,0 +1,152 @@
+"""Turns: no more than its time in one turn of the loop, however it is counted, and nothing begun for what takes no time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raftlog.resource_limits import TransportLimits
+from raftlog.transport import turns as module
+from raftlog.transport.turns import SHORT, Turns
+
+TURN_MS, LONG_MS = TransportLimits().turn_ms, TransportLimits().long_turn_ms
+
+
+class Loop:
+    """Keeps what is to be called."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.later.append((delay_s, callback))
+
+    def create_future(self) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    def turn(self) -> None:
+        callbacks, self.soon = self.soon, []
+        for callback in callbacks:
+            callback()
+
+
+class Cpu:
+    """The CPU's clock, and work that takes some of it."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.now = 0.0
+        self._turns = turns
+
+    def work(self, ms: float) -> None:
+        self.now += ms / 1000
+        self._turns.spent(ms / 1000)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def turns(loop: Loop) -> Turns:
+    return Turns(loop, TURN_MS, long_turn_ms=LONG_MS)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cpu(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> Cpu:
+    cpu = Cpu(turns)
+    monkeypatch.setattr(module, "thread_time", lambda: cpu.now)
+    return cpu
+
+
+def test_what_takes_no_time_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    for _ in range(9):
+        cpu.work(TURN_MS * SHORT / 10)
+    assert loop.soon == []
+    cpu.work(TURN_MS * SHORT / 4)
+    assert len(loop.soon) == 1
+    cpu.work(1.0)
+    assert len(loop.soon) == 1
+
+
+def test_short_turns_before_are_no_more_time_in_this_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    cpu.work(TURN_MS * SHORT * 0.9)
+    cpu.work(TURN_MS * (1 - SHORT))
+    assert not turns.over
+    cpu.work(TURN_MS * SHORT * 0.2)
+    assert turns.over
+    assert turns.busy
+    loop.turn()
+    ((_, begin),) = loop.later
+    begin()
+    assert not turns.busy
+    # All of it again.
+    cpu.work(TURN_MS * 0.9)
+    assert not turns.over
+
+
+def test_a_full_turn_pauses_whatever_was_short_before(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    cpu.work(TURN_MS * SHORT * 0.9)
+    for _ in range(10):
+        cpu.work(TURN_MS * (1 - SHORT * 0.9) / 9.99)
+    assert turns.over
+    loop.turn()
+    assert turns.busy, "as long a pause"
+    ((delay_s, begin),) = loop.later
+    assert delay_s > LONG_MS / 1000
+    begin()
+    assert not turns.busy
+
+
+def test_a_turn_that_is_not_long_has_no_pause(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    for _ in range(20):
+        cpu.work(LONG_MS * 0.9)
+        loop.turn()
+        assert not turns.busy
+    assert loop.later == []
+
+
+def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    turns.begin_last()
+    assert turns.busy
+    assert len(loop.soon) == 1
+    cpu.now += 2 * LONG_MS / 1000
+    loop.turn()
+    assert turns.busy, "a pause: it took long"
+
+
+def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    async def scenario() -> None:
+        assert not turns.others_may_go
+        tasks = [asyncio.create_task(turns.next(peer)) for peer in ("a", "a", "b")]
+        await asyncio.sleep(0)
+        assert turns.busy
+        assert turns.others_may_go
+        assert len(loop.soon) == 1
+        loop.turn()
+        await asyncio.sleep(0)
+        assert _done(tasks) == [True, False, False], "one begins, and passes on what it leaves"
+        cpu.work(1.0)
+        turns.pass_on()
+        await asyncio.sleep(0)
+        assert _done(tasks) == [True, False, True], "one of each peer"
+        cpu.work(TURN_MS)
+        assert not turns.others_may_go
+        loop.turn()
+        for _, begin in loop.later:
+            begin()
+        await asyncio.sleep(0)
+        assert _done(tasks) == [True, True, True]
+
+    asyncio.run(scenario())
+
+
+def _done(tasks: list[asyncio.Task[Any]]) -> list[bool]:
+    return [task.done() for task in tasks]
