@@ -242,6 +242,7 @@ class MetadataFollower:
             sink=loader.feed,
             done=lambda error: self._snapshot_fetched(snapshot_id, loader, error),
             timeout_s=self._settings.answer_margin_ms / 1000,
+            piece_bytes=self._settings.fetch_snapshot_max_bytes,
         )
 
     def _snapshot_fetched(self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from broker.partition.settings import PartitionSettings
 from broker.replication.settings import ReplicationSettings
+from raftlog.client.snapshot_fetch import PIECE_BYTES
 from raftlog.errors import ConfigError
 from raftlog.metadata import versions
 
@@ -80,6 +81,7 @@ class FollowerSettings:
     """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be answered before the link counts as dead."""
 
     fetch_max_bytes: int = 4 << 20
+    fetch_snapshot_max_bytes: int = PIECE_BYTES
     fetch_max_wait_ms: int = 2000
     answer_margin_ms: int = 2000
 

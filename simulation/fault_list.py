@@ -59,6 +59,7 @@ FAULTS: dict[str, FaultRange] = {
     "link_broken": FaultRange("probability", 0.0003, 0.03),
     "request_repeated": FaultRange("probability", 0.01, 0.5),
     "message_late": FaultRange("probability", 0.0005, 0.03),
+    "snapshot_cut": _every(0.5, 3.0),
     "connect_refused": FaultRange("probability", 0.02, 0.3),
     # Disks.
     "disk_error": _every(1.0, 6.0),

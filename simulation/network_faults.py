@@ -20,6 +20,7 @@ from typing import Any
 
 from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1.quorum_pb2 import FetchSnapshotResponse
 
 _REPEATABLE = frozenset((Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER))
 _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))
@@ -42,6 +43,8 @@ class LinkFaults:
     late_change_p: float = 0.0
     """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above. Nothing else of its sender is late."""
     late_change_mean_s: float = 1.0
+    part_sent: Callable[[str, str], None] | None = None
+    """Told of each part of a snapshot that is not the last one: who gives it, and whom."""
     spares: Callable[[str, str], bool] = lambda _one, _other: False
 
     def breaks(self, rng: random.Random, one: str, other: str) -> bool:
@@ -66,6 +69,11 @@ class LinkFaults:
             return 0.0
         self.happened("isr_change_late")
         return rng.expovariate(1 / self.late_change_mean_s)
+
+    def look_for_parts(self, one: str, other: str, messages: list[Any]) -> None:
+        """Tell of parts of snapshots in an envelope."""
+        if self.part_sent is not None and any(_is_inner_part(message) for message in messages):
+            self.part_sent(one, other)
 
     def repeated(
         self, rng: random.Random, one: str, other: str, conversation: Conversation, messages: list[Any]
@@ -95,3 +103,7 @@ class LinkFaults:
 
 def _is_isr_change(message: Any) -> bool:
     return type(message) is pb.ControllerRequest and message.WhichOneof("body") == "alter_partition"
+
+
+def _is_inner_part(message: Any) -> bool:
+    return type(message) is FetchSnapshotResponse and message.position + len(message.bytes) < message.size

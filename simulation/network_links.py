@@ -125,6 +125,7 @@ class Flow:
             self._travel(self._deliver, messages)
             return
         hosts = self._source.host, self._target.site.host
+        faults.look_for_parts(*hosts, messages)
         if faults.breaks(self._rng, *hosts):
             self._connection.break_off()
             return

@@ -20,6 +20,8 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
                "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
                "kill_between_steps", "disk_low")  # fmt: skip
 """Drawn by a generator of their own, for the same reason."""
+DRAWN_WITH_THEIR_SETTING = ("snapshot_cut",)
+"""Of no effect without the setting that goes with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class SwarmConfig:
     """A snapshot is taken after so many bytes of records; 0: as by default."""
     retention_bytes: int = 20000
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
+    snapshot_part_bytes: int = 0
+    """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by default, and all of it fits in one."""
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     auto_join: bool = False
@@ -136,7 +140,7 @@ def draw(seed: int) -> SwarmConfig:
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    later_ones = (*DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DATA_FAULTS)
+    later_ones = (*DRAWN_WITH_THEIR_SETTING, *DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DATA_FAULTS)
     names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
@@ -193,6 +197,12 @@ def draw(seed: int) -> SwarmConfig:
     if "newcomer" in config.faults:
         config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
     config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 6 + (50.0, 300.0)))
+    if config.snapshot_bytes:
+        parts = random.Random(f"{seed} swarm, parts")
+        config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))
+        if config.snapshot_part_bytes:
+            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
+            config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
     if "disk_low" in config.faults:
         config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
     apart = random.Random(f"{seed} swarm, data")

@@ -33,6 +33,7 @@ from simulation import (
     faults_links,
     faults_nodes,
     faults_operators,
+    faults_snapshots,
     faults_voters,
     last_reads,
 )
@@ -55,6 +56,7 @@ TRANSCRIPT_LINES = 400
 RESTART_S = 1.0
 """A process that ended by itself is started again after this long."""
 OBSERVER_IDS = 101
+DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 NEWCOMER_IDS = 900
 
 
@@ -158,6 +160,7 @@ class World:
                     election_timeout_ms=config.election_timeout_ms, election_jitter_max_ms=config.election_timeout_ms // 5,
                     fetch_timeout_ms=config.fetch_timeout_ms, fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
                     request_timeout_ms=config.fetch_timeout_ms,
+                    fetch_snapshot_max_bytes=config.snapshot_part_bytes or DEFAULT_PART_BYTES,
                     endpoint=f"c{node_id}:9093", max_metadata_version=versions.LATEST_METADATA_VERSION,
                 ),
                 settings, self.rng(f"c{node_id}"), self.note, self.watch, failed=self._controller_stopped,
@@ -189,6 +192,9 @@ class World:
         settings = broker_settings(
             broker_id, self.endpoints, name=name, session_timeout_ms=self.config.session_timeout_ms
         )
+        if self.config.snapshot_part_bytes:
+            follower = replace(settings.follower, fetch_snapshot_max_bytes=self.config.snapshot_part_bytes)
+            settings = replace(settings, follower=follower)
         rng, disk = self.rng(name or f"b{broker_id}"), None
         if self.config.data_per_s:
             partitions = PartitionSettings(broker_id, CLUSTER_ID, replica_lag_time_max_ms=self.config.replica_lag_ms)
@@ -456,7 +462,7 @@ class World:
         rng = self.rng(f"fault {name}")
         fault = {
             **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN,
-            **faults_data.RUN, **faults_operators.RUN,
+            **faults_data.RUN, **faults_operators.RUN, **faults_snapshots.RUN,
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))

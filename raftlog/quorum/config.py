@@ -39,6 +39,8 @@ class QuorumConfig:
     need the replica's next acknowledgement, brokers ask the leader. It rides on the next data or round, or comes after this; at
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
     fetch_max_bytes: int = 8 << 20
+    fetch_snapshot_max_bytes: int = 1 << 20
+    """What a part of a snapshot is asked to have at the most."""
     request_timeout_ms: int = 1000
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""

@@ -11,7 +11,6 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
 
-PART_BYTES = 1 << 20
 MIN_PART_BYTES = 64 << 10
 """A part that does not come in time is asked for in smaller pieces, down to this: on a slow link the same part would never
 come within the timeout, and the leader would seem silent (KIP-1219)."""
@@ -25,7 +24,7 @@ class SnapshotFetcher:
         self._node = node
         self._position = 0
         self._size: int | None = None
-        self._part_bytes = PART_BYTES
+        self._part_bytes = node.config.fetch_snapshot_max_bytes
 
     @property
     def complete(self) -> bool:
@@ -48,7 +47,7 @@ class SnapshotFetcher:
 
     def ask_for_less(self) -> None:
         """The last part did not come in time."""
-        self._part_bytes = max(MIN_PART_BYTES, self._part_bytes // 2)
+        self._part_bytes = min(self._part_bytes, max(MIN_PART_BYTES, self._part_bytes // 2))
 
     def take(self, response: pb.FetchSnapshotResponse) -> bool:
         """Store what came. False if it is not what was asked for: begin anew."""

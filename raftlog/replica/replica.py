@@ -403,6 +403,9 @@ class Replica(PeerObserver):
             self._fail(error)
         if self._closed:
             return
+        # What is sent may fail at once. That is heard of when all of it is sent: in the midst, a vote that it leads to would be taken
+        # for one that is held still, and be written twice; then the second answer would release what waits for yet another vote.
+        self._stepping = True
         try:
             self._held.popleft()
             while self._held and not isinstance(self._held[0], ev.PersistVote):
@@ -412,6 +415,8 @@ class Replica(PeerObserver):
                 self._persist_next()
         except Exception as failure:
             self._fail(failure)
+        finally:
+            self._stepping = False
         self._step(ev.VotePersisted(vote))
 
     def _append(self, effect: ev.Append) -> None:

@@ -26,6 +26,7 @@ from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.replica_logs import ReplicaLogs
+from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.space import Space
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
@@ -46,6 +47,7 @@ def all_checkers() -> list[Checker]:
         Durability(ledger),
         VoterSets(ledger),
         States(ledger),
+        SnapshotParts(),
         Brokers(ledger),
         Partitions(ledger),
         Incarnations(ledger),

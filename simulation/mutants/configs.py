@@ -132,6 +132,19 @@ SNAPSHOTS = SwarmConfig(
 )  # fmt: skip
 """Snapshots every few records, the log cut behind them, and nodes that are left behind."""
 
+PARTS = replace(
+    SNAPSHOTS,
+    snapshot_part_bytes=300,
+    faults={**SNAPSHOTS.faults, "kill_broker": 2.0, "long_pause": 3.0, "snapshot_cut": 0.3},
+)
+"""The same, and each snapshot is fetched in many parts, between which something happens."""
+
+TRANSFERS = replace(
+    SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
+    fetch_timeout_ms=1000, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
+)  # fmt: skip
+"""Followers that are left behind, under a leader that mostly stays, and fetch snapshots that are replaced meanwhile."""
+
 EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
     faults={"kill_controller": 6.0, "resign": 6.0},

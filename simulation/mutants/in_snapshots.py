@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import EXPORTS, SNAPSHOTS, STEPS
+from simulation.mutants.configs import EXPORTS, PARTS, SNAPSHOTS, STEPS, TRANSFERS
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -132,11 +132,6 @@ MUTANTS = (
         "a snapshot that lacks its end is taken for complete, and nobody verifies it",
         (
             Edit(
-                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.__init__",
-                "self._part_bytes = PART_BYTES",
-                "self._part_bytes = 300",
-            ),
-            Edit(
                 "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
                 "self._size = response.size",
                 "self._size = min(600, response.size)",
@@ -151,8 +146,48 @@ MUTANTS = (
             ),
             Edit("simulation.disk:_is_sound", "return ", "return True or "),
         ),
-        SNAPSHOTS,
-        LEFT_BEHIND,
+        PARTS,
+        LEFT_BEHIND + ", snapshots in parts",
+    ),
+    Mutant(
+        "first-part-is-all",
+        "a broker takes the first part of a snapshot for all of it",
+        (
+            Edit(
+                "raftlog.client.snapshot_fetch:SnapshotFetch._take",
+                "if self.position >= response.size:",
+                "if True:",
+            ),
+        ),
+        PARTS,
+        "snapshots in parts",
+    ),
+    Mutant(
+        "dropped-snapshot-asked-for",
+        "a follower goes on asking for a snapshot that the leader has dropped meanwhile",
+        (
+            Edit(
+                "raftlog.quorum.fetcher:Fetcher._take_part",
+                "            self.drop_snapshot()\n            self._not_before",
+                "            self._not_before",
+            ),
+        ),
+        TRANSFERS,
+        "snapshots in parts, sleep and newer snapshots between them",
+        known=1,
+    ),
+    Mutant(
+        "part-from-the-beginning",
+        "whatever part of a snapshot is asked for, its beginning is given",
+        (
+            Edit(
+                "raftlog.replica.snapshots:fill",
+                "store.read_snapshot(snapshot_id, effect.position, max_bytes)",
+                "store.read_snapshot(snapshot_id, 0, max_bytes)",
+            ),
+        ),
+        PARTS,
+        "snapshots in parts",
     ),
     Mutant(
         "emptied-log-is-part",

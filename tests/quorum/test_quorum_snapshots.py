@@ -28,7 +28,7 @@ from raftlog.quorum.events import (
     Truncate,
 )
 from raftlog.quorum.log_state import LogState
-from raftlog.quorum.snapshot_fetcher import MIN_PART_BYTES, PART_BYTES
+from raftlog.quorum.snapshot_fetcher import MIN_PART_BYTES
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -235,7 +235,7 @@ def test_a_slow_link_is_asked_for_less() -> None:
         node.up._node.role._fetch_deadline += 10
         node.cluster.now += 1
         node.step(Tick())
-    assert sizes[:3] == [PART_BYTES, PART_BYTES // 2, PART_BYTES // 4]
+    assert sizes[:3] == [1 << 20, 1 << 19, 1 << 18]
     assert sizes[-1] == MIN_PART_BYTES
 
 

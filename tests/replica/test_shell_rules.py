@@ -1,6 +1,7 @@
 """What the shell owes the state machine: nothing leaves before the vote it follows is durable, and late answers change nothing."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.replica.peers import PeerAcceptor
 from raftlog.replica.replica import Replica
-from raftlog.storage.api import NodeIdentity
+from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.disk import SimDisk
@@ -149,6 +150,39 @@ def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
         assert first.sent[0].vote_response.vote_granted
         assert second.sent[0].vote_response.vote_granted
         assert second.sent[0].vote_response.leader_epoch == 6
+
+    run(main())
+
+
+def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the second answer to it would release what waits for the next vote, before that is durable."""
+    first, second = VoteState(epoch=5, voted_id=1), VoteState(epoch=6, voted_id=1)
+    request, steps = pb.VoteRequest(voter_id=2), []
+
+    def step(event: events.Event, now: float) -> list[events.Effect]:
+        steps.append(type(event))
+        if isinstance(event, events.PeerLost):
+            return [events.PersistVote(first), events.Send(2, 1, request)]
+        if isinstance(event, events.RequestFailed):
+            return [events.PersistVote(second), events.Reply(link, request)]
+        return []
+
+    link: Any = FakeLink()
+
+    async def main() -> None:
+        shell = Shell()
+        monkeypatch.setattr(shell.replica.core, "step", step)
+        monkeypatch.setattr(shell.replica.core, "next_deadline", lambda: math.inf)
+        shell.replica.gone(3)
+        shell.persist()
+        assert [vote for vote, _ in shell.votes] == [second]
+        assert steps == [events.PeerLost, events.RequestFailed, events.VotePersisted]
+        assert link.sent == []
+        shell.persist()
+        assert link.sent == [request]
+        assert shell.votes == []
 
     run(main())
 

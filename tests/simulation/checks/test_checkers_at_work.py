@@ -24,7 +24,7 @@ from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
-from simulation.mutants.configs import TWINS
+from simulation.mutants.configs import TRANSFERS, TWINS
 from simulation.swarm import SwarmConfig
 from simulation.world import run_swarm
 
@@ -95,7 +95,7 @@ NO_COUNTERS = {"Turns"}
 
 def test_each_counter_of_each_checker_counts() -> None:
     looked_at: Counter[str] = Counter()
-    for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), (2, TWINS)):
+    for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), (2, TWINS), (1, TRANSFERS)):
         outcome = run_swarm(seed, config)
         assert outcome.failure is None
         looked_at.update(outcome.looked_at)

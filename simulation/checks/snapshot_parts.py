@@ -1,0 +1,54 @@
+"""What is given of a snapshot is what the giver has on its disk under that very name, at the place asked for (KIP-630).
+
+That what somebody has put together of such parts is sound and is the state at its offset says I11 (``states``), and of brokers I15.
+
+Would catch: parts of two snapshots under one name, a size that changes from part to part, a part of another place than it says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
+from raftlog.storage.api import SnapshotId
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+
+
+class SnapshotParts(Checker):
+    """KIP-630."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        """Given, of snapshots that did not fit in one."""
+        self.whole = 0
+        """Last parts of such."""
+        self.gone = 0
+        """Asked for when the snapshot was there no more, though parts of it had been given."""
+        self._given: dict[tuple[str, str, SnapshotId], int] = {}
+        """Giver, taker and snapshot: where the last part ended."""
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if type(message) is not pb.FetchSnapshotResponse:
+            return
+        assert host.disk is not None
+        snapshot_id = SnapshotId(message.snapshot_id.end_offset, message.snapshot_id.epoch)
+        key = host.name, peer, snapshot_id
+        if message.error_code:
+            if self._given.pop(key, 0) and message.error_code == ErrorCode.SNAPSHOT_NOT_FOUND:
+                self.gone += 1
+            return
+        content, position, given = host.disk.snapshots[snapshot_id], message.position, message.bytes
+        if message.size != len(content) or content[position : position + len(given)] != given or not given:
+            raise CheckFailedError(
+                f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id} from {position} on; that is not"
+                f" what it has there: its snapshot has {len(content)} bytes"
+            )
+        end = position + len(given)
+        if position or end < message.size:
+            self.parts += 1
+            self.whole += end == message.size
+        self._given[key] = end if end < message.size else 0

@@ -1,0 +1,110 @@
+"""What comes between two parts of a snapshot that somebody fetches: death of either side, a cut, and a newer snapshot in its place.
+
+A fetch takes a few milliseconds. So the fault does not wait for one to be under way: it lies in wait for a part that is not the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from raftlog.transport.api import Conversation
+from simulation.faults_links import both, cut_for
+from simulation.faults_nodes import start_again
+from simulation.loop import host_context
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random], Awaitable[None]]
+
+PARTS_MAX = 12
+"""So many parts are let through at the most before it strikes."""
+WAIT_S = 5.0
+"""It gives up if nobody fetches for so long."""
+
+
+async def snapshot_cut(world: World, rng: random.Random) -> None:
+    """Between two parts either side dies, they are cut off from each other, the leader resigns, or the rest is late.
+
+    Or whoever fetches sleeps for so long that the other may have taken a newer snapshot meanwhile, and dropped this one.
+    """
+    faults = world.network.faults
+    if faults is None or faults.part_sent is not None:
+        return
+    struck: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+    left = rng.choice((1, rng.randint(1, PARTS_MAX)))
+
+    def part_sent(giver: str, taker: str) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0 and not struck.done():
+            struck.set_result((giver, taker))
+
+    faults.part_sent = part_sent
+    try:
+        giver, taker = await asyncio.wait_for(struck, WAIT_S)
+    except TimeoutError:
+        return
+    finally:
+        faults.part_sent = None
+    if not world.lasting:
+        await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(world, rng, giver, taker)
+
+
+async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> None:
+    """One of the two dies, and comes back."""
+    name = rng.choice((giver, taker))
+    host = next((host for host in world.hosts() if host.name == name), None)
+    if host is None or host.service is None:
+        return
+    world.note(name, f"killed between parts of a snapshot that {giver} gives {taker}")
+    world.happened("snapshot_cut")
+    world.happened("snapshot_cut:giver_died" if name == giver else "snapshot_cut:taker_died")
+    host.kill()
+    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
+    start_again(world, host)
+
+
+async def _cut(world: World, rng: random.Random, giver: str, taker: str) -> None:
+    """They are cut off from each other for a while."""
+    world.happened("snapshot_cut")
+    await cut_for(world, "snapshot_cut:cut", both(giver, taker), rng.uniform(0.05, 3.0))
+
+
+async def _late(world: World, rng: random.Random, giver: str, taker: str) -> None:
+    """What is asked for next comes late."""
+    seconds = rng.uniform(0.1, 0.9) * world.config.fetch_timeout_ms / 1000
+    if world.network.stall(taker, giver, seconds, Conversation.SNAPSHOT):
+        world.note("network", f"{taker} asks {giver} for the next part {seconds:.3f} s late")
+        world.happened("snapshot_cut")
+        world.happened("snapshot_cut:late")
+
+
+async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> None:
+    """The one that fetches stands still for a while."""
+    if world.network.is_paused(taker):
+        return
+    seconds = rng.uniform(0.2, 4.0)
+    world.note(taker, f"paused for {seconds:.3f} s between parts of a snapshot that {giver} gives it")
+    world.happened("snapshot_cut")
+    world.happened("snapshot_cut:asleep")
+    world.network.pause(taker)
+    await asyncio.sleep(seconds)
+    if world.may_mend(taker):
+        world.network.resume(taker)
+
+
+async def _resign(world: World, rng: random.Random, giver: str, taker: str) -> None:
+    """The one that gives it hands its leadership over, if it has it."""
+    service = world.active()
+    if service is not None and f"c{service.quorum.node_id}" == giver:
+        world.note(giver, f"resigns between parts of a snapshot that it gives {taker}")
+        world.happened("snapshot_cut")
+        world.happened("snapshot_cut:resigned")
+        world.network.loop.call_soon(service.replica.resign, "asked to", context=host_context(giver))
+
+
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (snapshot_cut,)}
