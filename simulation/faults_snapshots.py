@@ -45,7 +45,8 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
 
     faults.part_sent = part_sent
     try:
-        giver, taker = await asyncio.wait_for(struck, WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            giver, taker = await struck
     except TimeoutError:
         return
     finally:
