@@ -15,6 +15,7 @@ from raftlog.errors import ErrorCode
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.disk import SimDisk
 
 
 class SnapshotParts(Checker):
@@ -34,14 +35,15 @@ class SnapshotParts(Checker):
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if type(message) is not pb.FetchSnapshotResponse:
             return
-        assert host.disk is not None
+        disk = host.disk
+        assert isinstance(disk, SimDisk)
         snapshot_id = SnapshotId(message.snapshot_id.end_offset, message.snapshot_id.epoch)
         key = host.name, peer, snapshot_id
         if message.error_code:
             if self._given.pop(key, 0) and message.error_code == ErrorCode.SNAPSHOT_NOT_FOUND:
                 self.gone += 1
             return
-        content, position, given = host.disk.snapshots[snapshot_id], message.position, message.bytes
+        content, position, given = disk.snapshots[snapshot_id], message.position, message.bytes
         if message.size != len(content) or content[position : position + len(given)] != given or not given:
             raise CheckFailedError(
                 f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id} from {position} on; that is not"
