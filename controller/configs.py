@@ -29,7 +29,8 @@ def alter_configs(
 ) -> Decision:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
     resources = request.resources
-    check_item_count(len(resources), settings.max_records_per_request, "resources")
+    if len(resources) > settings.max_records_per_request:
+        check_item_count(len(resources), settings.max_records_per_request, "resources")
     records: list[Record] = []
     errors: dict[int, ApiError] = {}
     seen: set[tuple[int, str]] = set()

@@ -54,8 +54,11 @@ class Parking:
         self._confirmed_round = 0
         self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
 
+        self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
+        """By peer, before anything is decided for it: a connection that asks for much leaves as much for the others."""
+
     def has_room(self, link: Any) -> bool:
-        """Whether another reply on this connection may wait: one that asks for much leaves as much for the others."""
+        """Whether another reply on this connection may wait."""
         return self._shares.has_room(link.peer)
 
     def __len__(self) -> int:
@@ -65,25 +68,30 @@ class Parking:
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
-        self._charge(parked)
+        if not parked.charged:
+            self._charge(parked)
         (self._reads if parked.round else self._writes).append(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
         """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
-        self._charge(parked)
+        if not parked.charged:
+            self._charge(parked)
         self._duplicates.append(parked)
         self._release_duplicates()
 
     def committed(self, high_watermark: int) -> None:
         """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
         self._high_watermark = high_watermark
-        writes = self._writes
+        writes, give_back = self._writes, self._shares.give_back
         while writes and writes[0].offset < high_watermark:
             parked = writes.popleft()
             if parked.done:
                 continue
             if parked.acks == COMMITTED:
-                self._done(parked)
+                parked.done = True
+                if parked.charged:
+                    parked.charged = False
+                    give_back(parked.link.peer)
                 self._send(parked)
             else:
                 (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)

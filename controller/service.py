@@ -520,8 +520,9 @@ class ControllerService:
         reads: list[Parked] = []
         appended: list[Parked] = []
         begun = self._stopwatch()
+        parking = leadership.parking
         # Each request parks one reply at most.
-        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(leadership.parking))
+        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
         count = taken_bytes = written = 0
         while (
             taken_bytes < CHUNK_BYTES
@@ -532,7 +533,8 @@ class ControllerService:
         ):
             count += 1
             taken_bytes += waiting.size
-            if not leadership.parking.has_room(waiting.link):
+            peer = waiting.link.peer
+            if not parking.take_place(peer):
                 self._refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
             decision = self._decide(active, waiting.request, now)
@@ -545,16 +547,19 @@ class ControllerService:
             if decision.on_proposed is not None:
                 decision.on_proposed()
                 if decision.decide_again_at is not None:
+                    parking.give_back_place(peer)
                     self._intake.defer(waiting, decision.decide_again_at)
                     continue
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
+            parked.charged = not decision.answer_when_appended
             if decision.answer_when_appended:
+                parking.give_back_place(peer)
                 parked.response.ClearField("write")
                 appended.append(parked)
             elif decision.records:
-                leadership.parking.park(parked)
+                parking.park(parked)
             elif decision.duplicate is not None:
-                leadership.parking.park_duplicate(parked)
+                parking.park_duplicate(parked)
             else:
                 reads.append(parked)
         self._decide_due(leadership, active, now, timestamp_ms)
@@ -562,18 +567,22 @@ class ControllerService:
         for parked in appended:
             self._send_parked(parked)
         if reads:
-            number = self.replica.request_round()
-            if self._stopwatch() - begun >= LONG_TURN_S:
-                # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
-                # [a flood of listings: no fetch is answered in time, and the leadership is lost].
-                leadership.long_round = number
-            for parked in reads:
-                parked.round = number
-                leadership.parking.park(parked)
-            # The rounds of a single voter are confirmed at once, before these were parked.
-            leadership.parking.release_reads()
+            self._park_reads(leadership, reads, begun)
         if self._intake:
             self._schedule_turn()
+
+    def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
+        """What was decided since ``begun`` and writes nothing waits for a round that begins now."""
+        number = self.replica.request_round()
+        if self._stopwatch() - begun >= LONG_TURN_S:
+            # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
+            # [a flood of listings: no fetch is answered in time, and the leadership is lost].
+            leadership.long_round = number
+        for parked in reads:
+            parked.round = number
+            leadership.parking.park(parked)
+        # The rounds of a single voter are confirmed at once, before these were parked.
+        leadership.parking.release_reads()
 
     def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
         """What time has brought, up to a bound of its own: requests never keep brokers from being fenced."""
@@ -592,8 +601,8 @@ class ControllerService:
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:
             decision = active.decide(request, now)
-            if isinstance(decision.error, AwaitedIdError) and decision.error.is_news:
-                error = decision.error
+            error = decision.error
+            if error is not None and isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
                     "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
                 )
@@ -606,11 +615,12 @@ class ControllerService:
             return decision
         except FatalError:
             raise
-        except Exception as error:  # a defect of ours: nothing was proposed, the state is as before
+        except Exception as defect:  # of ours: nothing was proposed, the state is as before
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
-            return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
+            return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
 
     def _begin_transfer(self, leadership: Leadership, decision: Decision, waiting: Waiting) -> None:
+        leadership.parking.give_back_place(waiting.link.peer)
         parked = self._parked(leadership, decision, waiting, -1)
 
         def answer(error: ApiError | None) -> None:
