@@ -146,7 +146,7 @@ def _while_fenced(
     else:
         # What a broker says it wants is a fact like its offset, not an effect of this decision.
         state.ask_unfence(broker.id)
-        if may_unfence(state, broker) and not on_probation(state, broker, now):
+        if may_unfence(state, broker) and not on_probation(state, broker, now) and not state.without_space:
             body = _reply(state, broker, request, rpc.ACTIVE).body
             return unfence_decision(state, broker, now, body)
     return _reply(state, broker, request, rpc.INACTIVE)

@@ -600,6 +600,7 @@ class ControllerService:
 
     def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
         try:
+            active.state.without_space = bool(self.space.verdict.refusal)
             decision = active.decide(request, now)
             error = decision.error
             if error is not None and isinstance(error, AwaitedIdError) and error.is_news:

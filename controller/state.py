@@ -59,6 +59,8 @@ class ControllerState:
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
+    without_space: bool = False
+    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but nobody is unfenced."""
     leaving: Leaving = field(default_factory=Leaving)
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
     """Node ids of the voters in force and of the observers that fetch from this controller, at a time."""

@@ -12,6 +12,7 @@ from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.config_layers import UNCLEAN_ELECTION
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Operation
@@ -86,6 +87,8 @@ class DataWorkload:
         for number in range(rng.randint(1, 3)):
             replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
             configs = [pb.ConfigEntry(name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas))))]
+            if world.config.unclean_topics:
+                configs.append(pb.ConfigEntry(name=UNCLEAN_ELECTION, value="true"))
             topic = pb.CreatableTopic(
                 name=f"data-{number}", num_partitions=rng.randint(1, 2), replication_factor=replicas, configs=configs
             )

@@ -40,6 +40,7 @@ FAULTS: dict[str, FaultRange] = {
     "kill_mid_write": _every(1.0, 6.0),
     "kill_between_steps": _every(0.5, 4.0),
     "kill_all_controllers": _every(4.0, 12.0),
+    "controllers_away": _every(4.0, 12.0),
     "pause": _every(1.0, 6.0),
     "long_pause": _every(8.0, 20.0),
     "loop_blocked": _every(0.5, 4.0),
@@ -65,6 +66,7 @@ FAULTS: dict[str, FaultRange] = {
     "disk_error": _every(1.0, 6.0),
     "disk_full": _every(2.0, 8.0),
     "disk_low": _every(2.0, 8.0),
+    "all_disks_low": _every(2.0, 8.0),
     "disk_hang": _every(2.0, 8.0),
     "disk_slow": _every(2.0, 8.0),
     "bit_flip": _every(3.0, 12.0),
@@ -80,6 +82,7 @@ FAULTS: dict[str, FaultRange] = {
     # Brokers and clients.
     "kill_broker": _every(1.0, 6.0, needs_brokers=True),
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),
+    "thought_dead": _every(2.0, 8.0, needs_brokers=True),
     "heartbeats_lost": _every(2.0, 8.0, needs_brokers=True),
     "burst": _every(2.0, 8.0),
     "broker_behind": _every(1.0, 6.0, needs_brokers=True),

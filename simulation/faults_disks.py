@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from simulation.disk import Place
@@ -61,21 +61,32 @@ async def disk_full(world: World, rng: random.Random) -> None:
 
 async def disk_low(world: World, rng: random.Random) -> None:
     """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still more than nothing."""
-    reserve = world.config.reserve_bytes
-    if not reserve:
+    if not world.config.reserve_bytes:
         return
     hosts = rng.choice((world.controllers, rng.sample(world.controllers, rng.randint(1, len(world.controllers)))))
     service = world.active()
     if service is not None and rng.random() < 0.3:
         hosts = [each for each in world.controllers if each.service is service]
+    await _low(world, rng, hosts, "disk_low", (0.3, 0.9), (2.0, 15.0))
+
+
+async def all_disks_low(world: World, rng: random.Random) -> None:
+    """Less than the reserve is free on each disk, for longer than it takes to know that."""
+    if world.config.reserve_bytes:
+        await _low(world, rng, world.controllers, "all_disks_low", (0.3, 0.6), (8.0, 10.0))
+
+
+async def _low(
+    world: World, rng: random.Random, hosts: Sequence[ControllerHost], name: str, share: tuple[float, float], lasts_s: tuple[float, float]
+) -> None:  # fmt: skip
     disks = {host.name: host.disk for host in hosts if host.disk.capacity_bytes is None}
     if not disks:
         return
     for disk in disks.values():
-        disk.capacity_bytes = disk.used_bytes() + round(reserve * rng.uniform(0.3, 0.9))
+        disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * rng.uniform(*share))
     world.note("disks", f"low on {' '.join(disks)}")
-    world.happened("disk_low")
-    await asyncio.sleep(rng.uniform(2.0, 15.0))
+    world.happened(name)
+    await asyncio.sleep(rng.uniform(*lasts_s))
     for host in hosts:
         if host.name in disks and host.disk is disks[host.name] and world.may_mend(host.name):
             host.disk.capacity_bytes = None
@@ -128,5 +139,5 @@ async def bit_flip(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
+    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, all_disks_low, disk_hang, disk_slow, bit_flip)
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.transport.api import Conversation
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import FENCES_ITSELF_AFTER_MS, BrokerHost, ControllerHost
 from simulation.loop import host_context
 
 if TYPE_CHECKING:
@@ -50,6 +50,19 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
         host.kill()
     for host in rng.sample(world.controllers, len(world.controllers)):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
+        start_again(world, host)
+
+
+async def controllers_away(world: World, rng: random.Random) -> None:
+    """All controllers are killed, and stay away until the brokers have fenced themselves; to who leads then these count as unfenced."""
+    world.note("controllers", "all killed, and stay away")
+    for host in world.controllers:
+        if host.service is not None:
+            world.happened("controllers_away")
+        host.kill()
+    fencing_s = (world.config.session_timeout_ms + FENCES_ITSELF_AFTER_MS) / 1000
+    await asyncio.sleep(fencing_s * (1 + world.config.drift) + rng.uniform(0.1, 1.0))
+    for host in world.controllers:
         start_again(world, host)
 
 
@@ -205,20 +218,6 @@ async def newcomer(world: World, rng: random.Random) -> None:
     world.brokers.remove(host)
 
 
-async def twin_broker(world: World, rng: random.Random) -> None:
-    """A second process under the id of a broker, on another machine, for a while."""
-    model = rng.choice(world.members)
-    twin = world.make_broker(model.id, world.new_name(f"{model.name}twin{len(world.brokers)}"))
-    world.brokers.append(twin)
-    world.note(twin.name, "started")
-    world.happened("twin_broker")
-    twin.start()
-    await asyncio.sleep(rng.uniform(1.0, 12.0))
-    if twin.service is not None:
-        world.note(twin.name, "killed")
-        twin.kill()
-
-
 async def heartbeats_lost(world: World, rng: random.Random) -> None:
     """A broker's heartbeats are held up for longer than its session, the log still flows."""
     host = rng.choice(world.members)
@@ -241,8 +240,8 @@ async def burst(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign, kill_broker,
-        broker_away, stop_broker, lose_broker_disk, newcomer, twin_broker, heartbeats_lost, burst,
-        kill_between_steps,
+        kill_controller, kill_all_controllers, controllers_away, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign,
+        kill_broker,
+        broker_away, stop_broker, lose_broker_disk, newcomer, heartbeats_lost, burst, kill_between_steps,
     )
 }  # fmt: skip

@@ -23,7 +23,7 @@ from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.hosts import ControllerHost
 from simulation.loop import run
-from simulation.swarm import SwarmConfig, draw
+from simulation.swarm import SwarmConfig, draw_freely
 from simulation.world import Outcome, World
 
 SETTLE_S = 20.0
@@ -173,7 +173,7 @@ class FlappingWorld(World):
 
 def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
     """One run. A needless election is the outcome's failure, as is whatever any callback raises."""
-    drawn = draw(seed)
+    drawn = draw_freely(seed)
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))
     config = config or replace(

@@ -31,6 +31,8 @@ START_OF_TIME_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
 CLUSTER_ID = "simulated"
 SUPERVISOR_S = 1.0
+FENCES_ITSELF_AFTER_MS = 3000
+"""A broker's own timeout is so much longer than its session."""
 
 Note = Callable[[str, str], None]
 """(host, what happened), for the transcript."""
@@ -239,7 +241,7 @@ def broker_settings(
         lifecycle=LifecycleSettings(
             heartbeat_interval_ms=min(2000, session_timeout_ms // 3),
             session_timeout_ms=session_timeout_ms,
-            fencing_timeout_ms=session_timeout_ms + 3000,
+            fencing_timeout_ms=session_timeout_ms + FENCES_ITSELF_AFTER_MS,
         ),
     )
 

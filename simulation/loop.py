@@ -83,7 +83,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._costs: dict[str, Callable[[], float]] = {}
         self._queues: dict[str, deque[Any]] = {}
         """Callbacks of hosts that work, in order, while they wait for the one before."""
-        self._working: set[str] = set()
+        self._free_at: dict[str, float] = {}
+        """By host: when its last callback is done."""
+        self._waking: set[str] = set()
+        """Hosts that are in a callback, or have a timer for its end: only those do for which something waits."""
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
         """By host: what its longest callback took."""
@@ -106,7 +109,7 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
         """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for it; its clock goes on meanwhile."""
-        self._costs[host], self._queues[host] = cost_s, deque()
+        self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
         """Seconds that go on within a callback: each look at it is one more piece of work done."""
@@ -182,7 +185,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def resume_host(self, host: str) -> None:
         """Let a host run: what became due meanwhile runs next, in the order it became due."""
         self._ready.extend(self._held.pop(host, ()))
-        if self._queues.get(host) and host not in self._working:
+        if self._queues.get(host):
             self._work_on(host)
 
     def drop_host(self, host: str) -> None:
@@ -232,8 +235,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             handle = ready.popleft()
             if self._costs and (host := handle._context.get(_HOST, "")) in self._costs:
                 self._queues[host].append(handle)
-                if host not in self._working:
-                    self._work_on(host)
+                self._work_on(host)
             elif not handle._cancelled:
                 try:
                     handle._context.run(handle._callback, *handle._args)
@@ -241,23 +243,27 @@ class VirtualLoop(base_events.BaseEventLoop):
                     continue
 
     def _work_on(self, host: str) -> None:
-        """Run what a host has to do next; the rest waits until that is done."""
+        """Run what a host has to do next, once it is done with what it did before; the rest waits."""
         queue = self._queues[host]
-        while queue and host not in self._held:
+        while queue and host not in self._waking and host not in self._held:
+            if self._now < self._free_at[host]:
+                self._waking.add(host)
+                self.call_at_true(self._free_at[host], self._worked, host, context=_NOBODY)
+                return
             handle = queue.popleft()
             if handle._cancelled:
                 continue
             self._spent_s = 0.0
-            self._working.add(host)
+            self._waking.add(host)
             with suppress(HostDiedError):
                 handle._context.run(handle._callback, *handle._args)
+            self._waking.discard(host)
             took_s, self._spent_s = self._spent_s + self._costs[host](), 0.0
             self.longest_s[host] = max(took_s, self.longest_s.get(host, 0.0))
-            self.call_later_true(took_s, self._worked, host, context=_NOBODY)
-            return
+            self._free_at[host] = self._now + took_s
 
     def _worked(self, host: str) -> None:
-        self._working.discard(host)
+        self._waking.discard(host)
         self._work_on(host)
 
     def end_work(self) -> None:

@@ -18,7 +18,7 @@ from simulation.checks.api import CheckFailedError
 from simulation.flapping import SETTLE_S, FlappingWorld, Needless
 from simulation.hosts import ControllerHost
 from simulation.loop import run
-from simulation.swarm import SwarmConfig, draw
+from simulation.swarm import SwarmConfig, draw_freely
 from simulation.world import Outcome
 
 TIMEOUT_MS = 1000
@@ -89,7 +89,7 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
     """One life. A needless election is the outcome's failure; late replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
     config = replace(
-        draw(seed), voters=rng.choice((3, 3, 5)), brokers=rng.choice((0, 1)), safety_s=20.0, faults={}, disk_max_ms=2.0,
+        draw_freely(seed), voters=rng.choice((3, 3, 5)), brokers=rng.choice((0, 1)), safety_s=20.0, faults={}, disk_max_ms=2.0,
         queue_messages=65536, election_timeout_ms=TIMEOUT_MS, fetch_timeout_ms=TIMEOUT_MS, drift=0.0,
         timeout_s=5.0,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 from raftlog.errors import ConfigError
 from simulation.fault_list import DATA_FAULTS, FAULTS
+from simulation.profiles import apply, profiles_of
 
 DRAWN_LAST = ("broker_behind",)
 """Faults that came later: what was drawn before them stays what it was for each seed."""
@@ -22,6 +23,8 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
 """Drawn by a generator of their own, for the same reason."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut",)
 """Of no effect without the setting that goes with them."""
+DRAWN_BY_PROFILES = ("thought_dead", "controllers_away", "all_disks_low")
+"""By nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class SwarmConfig:
     """With brokers: reassignments, cancellations, added partitions and elections of leaders."""
     unclean: bool = False
     """Among these, unclean leaders are asked for, and allowed to topics."""
+    unclean_topics: bool = False
+    """The topics with records that stay allow unclean leaders from the beginning."""
     balance_interval_s: int = 0
     """How often the controller looks for leaders to elect by itself; 0: as by default."""
     value_bytes: int = 10
@@ -134,13 +139,21 @@ class SwarmConfig:
 
 def draw(seed: int) -> SwarmConfig:
     """The config of a seed."""
+    config = draw_freely(seed)
+    return apply(seed, config, profiles_of(seed, config))
+
+
+def draw_freely(seed: int) -> SwarmConfig:
+    """What a seed draws each for itself, without its profiles."""
     rng = random.Random(f"{seed} swarm")
     voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7))
     timeout_ms = rng.choice((200, 500, 1000, 1000))
     slow = rng.choice((1.0, 1.0, 1.0, 10.0))
     share = rng.choice((0.0, 0.15, 0.3, 0.5))
     old = rng.random() < 0.15
-    later_ones = (*DRAWN_WITH_THEIR_SETTING, *DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DATA_FAULTS)
+    later_ones = (
+        *DRAWN_WITH_THEIR_SETTING, *DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DRAWN_BY_PROFILES, *DATA_FAULTS,
+    )  # fmt: skip
     names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
@@ -196,7 +209,7 @@ def draw(seed: int) -> SwarmConfig:
         config = replace(config, exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)))
     if "newcomer" in config.faults:
         config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
-    config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 6 + (50.0, 300.0)))
+    config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)))
     if config.snapshot_bytes:
         parts = random.Random(f"{seed} swarm, parts")
         config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))

@@ -34,6 +34,7 @@ from simulation import (
     faults_nodes,
     faults_operators,
     faults_snapshots,
+    faults_twins,
     faults_voters,
     last_reads,
 )
@@ -462,7 +463,7 @@ class World:
         rng = self.rng(f"fault {name}")
         fault = {
             **faults_nodes.RUN, **faults_links.RUN, **faults_disks.RUN, **faults_voters.RUN, **faults_leases.RUN,
-            **faults_data.RUN, **faults_operators.RUN, **faults_snapshots.RUN,
+            **faults_data.RUN, **faults_operators.RUN, **faults_snapshots.RUN, **faults_twins.RUN,
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))

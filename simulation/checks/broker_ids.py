@@ -59,6 +59,10 @@ class BrokerIds(Checker):
         """Newcomer's host -> when it asked first."""
         self._heard: dict[int, float] = {}
         """Broker id -> when a controller last accepted a heartbeat or registration of it."""
+        self._heard_from: dict[int, str] = {}
+        """Broker id -> the host of the process which that was."""
+        self._died: dict[int, float] = {}
+        """Broker id -> when that process died. Another one may have been started since, and still ask for the id."""
         self._by_hand: dict[str, tuple[int, int]] = {}
         """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration since."""
         self.adopted = self.generated = self.given_by_hand = 0
@@ -77,8 +81,10 @@ class BrokerIds(Checker):
     @override
     def broker_stopped(self, host: BrokerView, reason: str) -> None:
         broker_id = self._running.pop(host.name, -1)
+        now = self._ledger.world.now()
         if broker_id not in self._running.values():
-            self._away_since[broker_id] = self._ledger.world.now()
+            self._away_since[broker_id] = now
+        self._died.update({heard: now for heard, name in self._heard_from.items() if name == host.name})
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
@@ -93,7 +99,11 @@ class BrokerIds(Checker):
             and not message.HasField("error")
             and message.WhichOneof("body") in ("broker_heartbeat", "register_broker")
         ):
-            self._heard[self._running.get(peer, -1)] = self._ledger.world.now()
+            self._hear(self._running.get(peer, -1), peer)
+
+    def _hear(self, broker_id: int, host: str) -> None:
+        self._heard[broker_id], self._heard_from[broker_id] = self._ledger.world.now(), host
+        self._died.pop(broker_id, None)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         registered: list[tuple[str, int]] = []
@@ -119,7 +129,7 @@ class BrokerIds(Checker):
             else:
                 # Below this level nothing is mapped; but whose the id is, and that it was heard of, counts above it too.
                 self._hosts.setdefault(broker_id, set()).add(host)
-                self._heard[broker_id] = self._ledger.world.now()
+                self._hear(broker_id, host)
         for host in mapped:
             self._by_hand.pop(host, None)
 
@@ -132,7 +142,7 @@ class BrokerIds(Checker):
         if host[:1] == "n":
             self._newcomer(host, broker_id, bool(others - {host}), offset)
         others.add(host)
-        self._heard[broker_id] = self._ledger.world.now()
+        self._hear(broker_id, host)
         own = BROKER_IDS + int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
         if own not in (None, broker_id) and self._hosts.get(own, {host}) <= {host}:
             raise CheckFailedError(
@@ -169,10 +179,11 @@ class BrokerIds(Checker):
             raise CheckFailedError(f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more")
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """For how long the controllers may know that nobody is there: its last process has died since, or a session has ended."""
+        """For how long the controllers may know that nobody is there: whom they heard has died since, or a session has ended."""
         heard = self._heard.get(broker_id, -math.inf)
         ended = heard + self._ledger.world.config.session_timeout_ms / 1000 / CLOCK_SLACK
-        return now - max(heard, min(ended, self._away_since.get(broker_id, ended)))
+        ended = min(ended, self._died.get(broker_id, ended), self._away_since.get(broker_id, ended))
+        return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
         """Whether it gets the id that its host was mapped to by hand. A registration of that id since then is newer than the mapping."""

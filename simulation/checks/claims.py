@@ -18,15 +18,12 @@ class Claims(Checker):
     """No controller hears a contradiction."""
 
     def __init__(self) -> None:
-        self.effects = self.refused = 0
-        """Looked at, and of them refusals, which are no contradictions."""
+        self.effects = 0
+        """Looked at, each of them. A refusal that is no contradiction is nothing to judge: honest nodes cause hardly any."""
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         self.effects += len(effects)
         for effect in effects:
-            if type(effect) is not Refused:
-                continue
-            self.refused += 1
-            if effect.contradiction:
+            if type(effect) is Refused and effect.contradiction:
                 raise CheckFailedError(f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}")

@@ -8,7 +8,7 @@
 * After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that is fenced, shut down or not registered is
   in no ISR but as its last member, and leads nothing. So a registration takes the incarnation before it out in the same batch.
 * Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and replicas.
-* An answer to a leader is of a state that the log really had, committed when it was given.
+* An answer to a leader is of a state that the log really had, committed when the controller sends it.
 
 Would catch: reassignments that end too early, cancellations that leave something behind, unclean leaders that nobody asked for or that
 do not say so; epochs of members or of the proposer not compared, a registration that inherits its predecessor's place, a leader elected
@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -270,6 +271,11 @@ class Partitions(Checker):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if type(message) is pb.ControllerResponse and message.WhichOneof("body") == "alter_partition":
+            self._told(message, f"{peer} by {host.name}")
+
+    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "admin" and operation.key.startswith("elect unclean"):
             self._asked_for_unclean = True
@@ -278,12 +284,15 @@ class Partitions(Checker):
     def client_returned(self, operation: Operation) -> None:
         if operation.kind != "alter_partition" or operation.outcome != "ok":
             return
-        for topic in operation.response.alter_partition.topics:
+        self._told(operation.response, f"{operation.client} (number {operation.number})")
+
+    def _told(self, response: Any, who: str) -> None:
+        for topic in response.alter_partition.topics:
             for result in topic.partitions:
                 if not result.error_code:
-                    self._answered((topic.topic_id, result.partition_index), result, operation)
+                    self._answered((topic.topic_id, result.partition_index), result, who)
 
-    def _answered(self, key: Key, result: Any, operation: Operation) -> None:
+    def _answered(self, key: Key, result: Any, who: str) -> None:
         self.answers += 1
         partition = self._partitions.get(key) or self._gone.get(key)
         states = partition.states if partition is not None else []
@@ -292,8 +301,7 @@ class Partitions(Checker):
         told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
         if not 0 <= index < len(states) or states[index] != told:
             raise CheckFailedError(
-                f"I21: {operation.client} was told {told} of {_name(key)} (number {operation.number}); committed is"
-                f" {states[-1] if states else 'nothing'}"
+                f"I21: {who} was told {told} of {_name(key)}; committed is {states[-1] if states else 'nothing'}"
             )
 
 

@@ -20,6 +20,10 @@ ITEMS = 60
 class Turns(Checker):
     """Asks the loop, which adds up what each callback took."""
 
+    def __init__(self) -> None:
+        self.measured = 0
+        """Nodes looked at whose callbacks take time."""
+
     @override
     def begin(self, world: World) -> None:
         self._loop: Any = asyncio.get_running_loop()
@@ -28,5 +32,6 @@ class Turns(Checker):
     @override
     def sample(self) -> None:
         for name, longest_s in self._loop.longest_s.items():
+            self.measured += 1
             if longest_s > self._bound_s:
                 raise CheckFailedError(f"{name} holds up its loop for {longest_s:.3f} s")

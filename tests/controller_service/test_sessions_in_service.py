@@ -7,6 +7,7 @@ import pytest
 from test_controller_quorum import VOTERS, Node, World
 
 from controller.settings import ControllerSettings
+from controller.space import FINE, Verdict
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -39,14 +40,16 @@ class FakeBroker:
         )
         self.epoch = (await self.client.call(request)).register_broker.broker_epoch
 
-    def heartbeat(self, node: Node, timeout_s: float = 5.0) -> asyncio.Future:
+    def heartbeat(
+        self, node: Node, timeout_s: float = 5.0, target_state: pb.BrokerLifecycleState = pb.ACTIVE
+    ) -> asyncio.Future:
         service = node.service
         request = pb.BrokerHeartbeatRequest(
             broker_id=7,
             broker_epoch=self.epoch,
             current_metadata_offset=service.committed_end - 1,
             controller_epoch=service.controller_epoch,
-            target_state=pb.ACTIVE,
+            target_state=target_state,
             told_lowest_acknowledged_offset=service.lowest_acknowledged_offset,
         )
         return self.client.send(pb.ControllerRequest(broker_heartbeat=request), timeout_s)
@@ -176,3 +179,40 @@ def _write(value: str = "x") -> pb.IncrementalAlterConfigsRequest:
     config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(resource_type=16, resource_name="k", configs=[config])
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave() -> None:
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        # What its answer says it goes by, and what its arrival says the controller: it must not be fenced by one of them alone.
+        node.service.space.verdict = Verdict("no disk has its reserve")
+        assert not (await broker.heartbeat(node)).HasField("error")
+        leaving = pb.ControllerResponse()
+        while not leaving.broker_heartbeat.should_shut_down:
+            leaving = await broker.heartbeat(node, target_state=pb.STOPPING)
+            assert not leaving.HasField("error")
+        assert broker.fenced(node)
+
+    run(main())
+
+
+def test_without_space_nobody_is_unfenced() -> None:
+    async def main() -> None:
+        _, node, broker = await unfenced_broker()
+        while not broker.fenced(node):
+            # Not at once: this controller does not know yet whether the broker has a lease.
+            await broker.heartbeat(node, target_state=pb.INACTIVE)
+            await asyncio.sleep(0.5)
+        node.service.space.verdict = Verdict("no disk has its reserve")
+        end = node.service.replica.log_end_offset
+        for _ in range(5):
+            answer = await broker.heartbeat(node)
+            assert not answer.HasField("error")
+            assert answer.broker_heartbeat.is_fenced
+            await asyncio.sleep(0.2)
+        assert (broker.fenced(node), node.service.replica.log_end_offset) == (True, end)
+        node.service.space.verdict = FINE
+        await broker.heartbeat(node)
+        assert not broker.fenced(node)
+
+    run(main())

@@ -182,6 +182,24 @@ REGRESSIONS = [
         '"max_clients": 2, "strict_share": 0.3, "round_robin": true, "faults": {"unregister_broker": 3.01}}',
         id="a checker took a broker for alive that the same batch unregisters a record later",
     ),
+    pytest.param(
+        14,
+        '{"voters": 7, "brokers": 5, "clients": 1, "reads_per_s": 10.0, "asks_share": 0.9, "admin_per_s": 1.0, '
+        '"shared_keys": 4, "timeout_s": 0.3, "safety_s": 11.034879426989118, "disk_max_ms": 0.5, "election_timeout_ms":'
+        ' 200, "fetch_timeout_ms": 200, "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 50000, '
+        '"retention_bytes": 1, "data_per_s": 20.0, "replica_lag_ms": 500, "exports_per_s": 1.0, "adopt_after_ms": 2000,'
+        ' "faults": {"long_pause": 14.1, "loop_blocked": 1.92, "partition": 1.43, "ring": 4.15, "overtaken": 4.88, '
+        '"bit_flip": 6.93, "transfer": 3.97, "raise_features": 3.95, "kill_broker": 1.14, "burst": 2.1, '
+        '"lose_broker_disk": 8.5, "conversation_cut": 6.76, "unregister_broker": 4.39, "alter_hostnames": 1.15, '
+        '"broker_disk_slow": 2.16, "newcomer": 2.0, "broker_away": 3.0}}',
+        id="a checker took a process that only asked for its id for the one of that id that had been heard from, and had died",
+    ),
+    pytest.param(
+        1,
+        '{"brokers": 2, "clients": 1, "writes_per_s": 2.0, "reads_per_s": 0.0, "safety_s": 14.0, "session_timeout_ms": 1500, '
+        '"reserve_bytes": 100000, "faults": {"stop_broker": 0.5, "all_disks_low": 1.0}}',
+        id="while the disks were low a broker's heartbeats were refused and kept its session alive: it served nothing, and led on",
+    ),
 ]
 
 

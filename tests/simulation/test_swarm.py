@@ -4,7 +4,8 @@ import pytest
 
 from raftlog.errors import ConfigError
 from simulation.fault_list import FAULTS
-from simulation.swarm import SwarmConfig, draw
+from simulation.profiles import PROFILES, apply, profiles_of
+from simulation.swarm import SwarmConfig, draw, draw_freely
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -28,3 +29,23 @@ def test_the_draws_cover_every_fault_and_every_size() -> None:
     assert {config.voters for config in configs} == set(range(1, 8))
     assert any(not config.faults for config in configs)
     assert any(config.brokers == 0 for config in configs)
+
+
+def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
+    drawn = {seed: profiles_of(seed, draw_freely(seed)) for seed in range(300)}
+    assert {len(names) for names in drawn.values()} == {0, 3, 4}
+    assert 0.02 < sum(not names for names in drawn.values()) / 300 < 0.15
+    for name in PROFILES:
+        assert sum(name in names for names in drawn.values()) / 300 > 0.2
+    assert all(draw(seed) == draw_freely(seed) for seed, names in drawn.items() if not names)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_fits_whatever_was_drawn(name: str) -> None:
+    for seed in range(50):
+        free = draw_freely(seed)
+        config = apply(seed, free, (name,))
+        assert config.brokers >= PROFILES[name].brokers
+        assert SwarmConfig.from_json(config.to_json()) == config
+        # Who proposes ISRs of partitions that have data knows what he says.
+        assert not (config.data_per_s and config.isr_changes_per_s)

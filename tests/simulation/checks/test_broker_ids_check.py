@@ -158,3 +158,21 @@ def test_an_id_kept_for_another_host() -> None:
     trace.committed(1, by_hand("n1", 700))
     with pytest.raises(CheckFailedError, match="kept for host n1"):
         register(trace, 700, "n2", mapped("n2", 700))
+
+
+@pytest.mark.parametrize("which", ["dies", "lives"])
+def test_an_id_is_free_when_the_process_under_it_has_died_whoever_asks_for_it_since(which: str) -> None:
+    trace = two_that_hold_replicas()
+    trace.time += 100.0
+    register(trace, 201, "b1")
+    trace.committed(1, by_hand("n1", 201))
+    if which == "dies":
+        dies(trace, 1)
+        # Its successor has asked for the id, and has no answer.
+        trace.last.broker_started(SimpleNamespace(name="b1", id=201))
+    trace.time += 1.0
+    if which == "dies":
+        register(trace, 201, "n1", mapped("n1", 201))
+    else:
+        with pytest.raises(CheckFailedError, match="was heard from within a session"):
+            register(trace, 201, "n1", mapped("n1", 201))

@@ -1,0 +1,210 @@
+"""Profiles: what has to come together in one run, so that a check has something to look at.
+
+Faults and workload are drawn each for itself (``swarm.draw_freely``), so that what one fault hides another run shows. But some checks have
+work only where several meet: a process that was taken for dead needs a second one under its id, a session that ends, and a way back. By
+chance alone that happens in one run of a hundred. So most seeds draw some profiles, too: each changes what was drawn just enough to make
+its scene likely. The rest stays as it is, but for some faults that are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.swarm import SwarmConfig
+
+PLAIN_SHARE = 0.08
+"""Of the seeds: no profile, all is as it was drawn."""
+COUNTS = (3, 3, 4)
+"""How many profiles the other seeds draw."""
+KEPT_SHARE = 0.5
+"""Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
+SHORTER = 0.3
+"""What is left of the time beyond ``SHORTEST_S``: scenes need less of it than chance does."""
+SHORTEST_S = 8.0
+BROKERS_MAX = 5
+"""More only make a run longer."""
+STAY_WITHOUT_BROKERS = 0.5
+"""Of the seeds that drew no brokers: they draw only from the profiles that need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One scene."""
+
+    change: Callable[[SwarmConfig, random.Random], SwarmConfig]
+    brokers: int = 0
+    """How many it takes at least."""
+
+
+def _with(config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, ...] = ()) -> dict[str, float]:
+    """The faults of a run, these at least as often as said, and some not at all."""
+    kept = {name: strength for name, strength in config.faults.items() if name not in without}
+    return {**kept, **{name: min(mean_s, kept.get(name, mean_s)) for name, mean_s in faults.items()}}
+
+
+def _data(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers that keep partitions."""
+    if config.data_per_s:
+        return config
+    # Who proposes ISRs of partitions that have data knows what he says.
+    return replace(config, data_per_s=rng.choice((5.0, 10.0)), isr_changes_per_s=0.0)
+
+
+def _current(config: SwarmConfig) -> SwarmConfig:
+    """A cluster that begins at the newest metadata.version."""
+    return replace(config, release_version=0)
+
+
+def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """A broker is thought dead, another process takes its id, and it is not dead."""
+    # A twin's machine has another name: a disk that is lost with it must not be found by that. Without heartbeats nobody is thought dead.
+    return replace(
+        config,
+        session_timeout_ms=1500,
+        safety_s=max(config.safety_s, 10.0),
+        faults=_with(config, {"thought_dead": 1.0}, without=("lose_broker_disk", "roll_heartbeats")),
+    )
+
+
+def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Whole ISRs die, and somebody outside of them leads: what their last leader had alone is cut off."""
+    return replace(
+        config,
+        data_per_s=10.0,
+        isr_changes_per_s=0.0,
+        unclean=True,
+        unclean_topics=True,
+        replica_lag_ms=500,
+        session_timeout_ms=1500,
+        disk_max_ms=max(config.disk_max_ms, 10.0),
+        safety_s=max(config.safety_s, 10.0),
+        faults=_with(config, {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0}),
+    )
+
+
+def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Partitions are moved about, and topics come and go with what is in them."""
+    return replace(
+        _data(config, rng),
+        admin_per_s=5.0,
+        topics_share=0.3,
+        writes_per_s=max(config.writes_per_s, 5.0),
+    )
+
+
+def _leaves(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers leave in order and are back at once; others die."""
+    return replace(config, faults=_with(config, {"stop_broker": 1.5, "kill_broker": 3.0}))
+
+
+def _downgrade(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """metadata.version goes down and up."""
+    return replace(_current(config), faults=_with(config, {"lower_features": 1.5}))
+
+
+def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers without ids: some find one that is missing, some one that somebody has kept for them, some get a new one."""
+    return replace(
+        _current(config),
+        topics_share=max(config.topics_share, 0.1),
+        session_timeout_ms=1500,
+        adopt_after_ms=1000,
+        safety_s=max(config.safety_s, 12.0),
+        faults=_with(
+            config, {"newcomer": 1.0, "broker_away": 1.0, "alter_hostnames": 4.0}, without=("roll_heartbeats",)
+        ),
+    )
+
+
+def _alone(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers hear no controller for so long that they fence themselves, and nobody has fenced them in the log."""
+    return replace(
+        config,
+        session_timeout_ms=1500,
+        safety_s=max(config.safety_s, 10.0),
+        faults=_with(config, {"controllers_away": 5.0}, without=("roll_heartbeats",)),
+    )
+
+
+def _low(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """All disks of the controllers are below their reserve, for a while."""
+    return replace(
+        config,
+        reserve_bytes=100_000,
+        writes_per_s=max(config.writes_per_s, 5.0),
+        safety_s=max(config.safety_s, 16.0),
+        faults=_with(config, {"all_disks_low": 4.0}, without=("disk_full", "disk_low")),
+    )
+
+
+def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Logs are cut while exports read them."""
+    return replace(
+        _current(config),
+        exports_per_s=2.0,
+        snapshot_bytes=500,
+        retention_bytes=1,
+        writes_per_s=max(config.writes_per_s, 5.0),
+    )
+
+
+def _snapshots(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Followers are left behind, and fetch snapshots part by part while newer ones replace them."""
+    return replace(
+        config,
+        snapshot_bytes=500,
+        retention_bytes=1,
+        snapshot_part_bytes=100,
+        exports_per_s=0.0,
+        writes_per_s=10.0,
+        faults=_with(config, {"snapshot_cut": 0.3, "long_pause": 3.0, "kill_controller": 2.0}),
+    )
+
+
+PROFILES: dict[str, Profile] = {
+    "incarnations": Profile(_incarnations, brokers=2),
+    "unclean": Profile(_unclean, brokers=3),
+    "moving": Profile(_moving, brokers=3),
+    "leaves": Profile(_leaves, brokers=2),
+    "downgrade": Profile(_downgrade),
+    "ids": Profile(_ids, brokers=2),
+    "alone": Profile(_alone, brokers=2),
+    "low": Profile(_low),
+    "exports": Profile(_exports),
+    "snapshots": Profile(_snapshots),
+}
+
+
+def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
+    """The names of those that a seed draws, in the order of ``PROFILES``. ``config``: what it drew freely."""
+    rng = random.Random(f"{seed} swarm, profiles")
+    if rng.random() < PLAIN_SHARE:
+        return ()
+    names = list(PROFILES)
+    if not config.brokers and rng.random() < STAY_WITHOUT_BROKERS:
+        names = [name for name in names if not PROFILES[name].brokers]
+    chosen = rng.sample(names, min(len(names), rng.choice(COUNTS)))
+    return tuple(name for name in PROFILES if name in chosen)
+
+
+def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig:
+    """A config, changed by these profiles."""
+    if not names:
+        return config
+    rng = random.Random(f"{seed} swarm, kept")
+    config = replace(
+        config,
+        brokers=min(config.brokers, BROKERS_MAX),
+        safety_s=SHORTEST_S + (config.safety_s - SHORTEST_S) * SHORTER,
+        faults={name: strength for name, strength in config.faults.items() if rng.random() < KEPT_SHARE},
+    )
+    for name in names:
+        profile = PROFILES[name]
+        if config.brokers < profile.brokers:
+            config = replace(config, brokers=profile.brokers)
+        config = profile.change(config, random.Random(f"{seed} swarm, profile {name}"))
+    return config
