@@ -20,9 +20,6 @@ from simulation.world import run_swarm
 
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 
-AT_WORK = 0.2
-"""In this share of the runs each checker must have found something of each kind to check."""
-
 
 @pytest.fixture(autouse=True)
 def _quiet():
@@ -39,8 +36,6 @@ def test_all_promises_hold_and_every_fault_has_happened() -> None:
     if SEEDS >= 300:
         assert summary["never_happened"] == []
         assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(summary["faults"])
-        # simulation/profiles.py sees to that. What is idle in most runs notices little.
-        assert {what: share for what, share in summary["checks_at_work"].items() if share < AT_WORK} == {}
     done = summary["operations"]
     assert done["write_config ok"] > 20 * SEEDS
     assert done["read_config ok"] > 10 * SEEDS
