@@ -11,7 +11,7 @@ from types import TracebackType
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import epoch_at, walk
-from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, LogState, read_log_state
+from raftlog.storage.layout import LOG_DIRECTORY, LOG_STATE_FILE, DirectoryLock, LogState, read_log_state
 from raftlog.storage.log_start import is_part, require_snapshot
 from raftlog.storage.log_store import read_between, require_end
 from raftlog.storage.meta_file import read_identity
@@ -75,18 +75,31 @@ class LogReader:
                 for _, end_offset, _, _, _ in walk(last[1], last[0]):
                     self.end_offset = max(self.end_offset, end_offset)
             require_end(self.end_offset, state)
+            # Before the log is compared with its snapshots: one that has lost its beginning must not pass for one that a snapshot replaced.
+            self._require_start()
             self._snapshots.find(clean=False)
             newest = self._snapshots.newest_sound()
             require_snapshot(directory, state, newest)
+            self.was_replaced = newest is not None and not is_part(
+                newest[0], state, self._epoch_before(newest[0].end_offset)
+            )
+            """The log is not the one of its newest snapshot, whose installation was cut short: nothing of it counts."""
+            if newest is not None and self.was_replaced:
+                self.start_offset = self.end_offset = newest[0].end_offset
         except BaseException:
             self._rocks.close()
             raise
-        self.was_replaced = newest is not None and not is_part(
-            newest[0], state, self._epoch_before(newest[0].end_offset)
-        )
-        """The log is not the one of its newest snapshot, whose installation was cut short: nothing of it counts."""
-        if newest is not None and self.was_replaced:
-            self.start_offset = self.end_offset = newest[0].end_offset
+
+    def _require_start(self) -> None:
+        """An older log-state.json in place of the right one names a start below which the records are long gone."""
+        with closing(self._rocks.scan(self.start_offset)) as chunks:
+            first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
+        if first_offset > self.start_offset:
+            raise CorruptLogError(
+                f"{self._directory / LOG_STATE_FILE} says that the log begins at offset {self.start_offset}, its first record is at "
+                f"{first_offset}: the file is an older one, or records are missing",
+                offset=self.start_offset,
+            )
 
     def _epoch_before(self, offset: int) -> int | None:
         with closing(self._rocks.scan(offset - 1)) as chunks:

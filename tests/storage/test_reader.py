@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, write_vote
+from test_snapshot_contract import make
 
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.storage.api import VoteState
+from raftlog.storage.api import SnapshotId, VoteState
+from raftlog.storage.layout import LOG_STATE_FILE
 from raftlog.storage.meta_file import format_storage
 from raftlog.storage.reader import open_read_only
 
@@ -47,6 +49,32 @@ async def test_reading_changes_nothing(tmp_path: Path, how: str) -> None:
         with pytest.raises(ValueError, match="the log is"):
             reader.read(0, 5, 1)
     assert snapshot(read) == before
+
+
+async def test_an_older_state_that_names_a_start_below_the_first_record_is_damage(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    format_storage(directory, IDENTITY)
+    store = open_rocks(directory)
+    store.recover()
+    await write_vote(store, VoteState(epoch=1))
+    store.append(make_chunk(0, 1, 2), 0, 3)
+    store.append(make_chunk(3, 1), 3, 4)
+    await flush(store)
+    store.close()
+    older = (directory / LOG_STATE_FILE).read_bytes()
+    store = open_rocks(directory)
+    store.recover()
+    assert await make(store, SnapshotId(3, 1)) is None
+    store.advance_log_start(SnapshotId(3, 1))
+    await flush(store)
+    store.close()
+    with open_read_only(directory) as reader:
+        assert (reader.start_offset, reader.end_offset) == (3, 4)
+    (directory / LOG_STATE_FILE).write_bytes(older)
+    with pytest.raises(
+        CorruptLogError, match=r"log-state.json says that the log begins at offset 0, its first record is at 3"
+    ):
+        open_read_only(directory)
 
 
 async def test_an_empty_log_and_a_lost_vote(tmp_path: Path) -> None:
