@@ -16,6 +16,7 @@ from typing import Any
 from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
+from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.transport.api import Transport
@@ -320,7 +321,7 @@ class Consumer:
         if error.code in STALE_LEADER:
             self._leaders.refresh()
         for position in positions:
-            position.not_before = self._loop.time() + RETRY_BACKOFF_S
+            position.not_before = self._loop.time() + pause_after(error, RETRY_BACKOFF_S)
             position.failing(error, self._loop.time())
             view = self._leaders.want(position.topic)
             if view is not None and view.id != position.key[0]:

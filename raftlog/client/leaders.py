@@ -14,6 +14,7 @@ from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.requests import broker_request
+from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
 from raftlog.transport.calls import Caller
@@ -136,9 +137,11 @@ class Leaders:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
+        throttled_s = 0.0
         while self._stale and not self._closed:
             self._stale = False
-            await asyncio.sleep(self._backoff.next_s())
+            await asyncio.sleep(max(self._backoff.next_s(), throttled_s))
+            throttled_s = 0.0
             names = list(self._wanted)
             try:
                 response = await self._client.read(
@@ -146,6 +149,7 @@ class Leaders:
                 )
             except ApiError as error:
                 self.failure = str(error)
+                throttled_s = pause_after(error, 0.0)
                 self._stale = True
                 if error.code is ErrorCode.INCONSISTENT_GENERATION:
                     # The cluster was restored: what was seen before may be gone.

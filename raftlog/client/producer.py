@@ -18,6 +18,7 @@ import xxhash
 from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
+from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.transport.api import Transport
@@ -304,7 +305,7 @@ class Producer:
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and not error.outcome_unknown and queue.halve():
             queue.again(error, 0.0)
         elif retriable:
-            queue.again(error, self._loop.time() + RETRY_BACKOFF_S)
+            queue.again(error, self._loop.time() + pause_after(error, RETRY_BACKOFF_S))
         else:
             self._ended(queue.failed(error))
 

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from raftlog.client.open_client import NumberedWrite, OpenClient
 from raftlog.client.refused import RefusedItemsError, check_items
 from raftlog.client.requests import controller_request
+from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
@@ -167,8 +168,11 @@ class Session:
         return min(ATTEMPT_S, remaining_s) if request.acks == common_pb2.ACKS_COMMITTED else remaining_s
 
     async def _pause(self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0) -> None:
-        """Wait a little before the next attempt; at the deadline raise the error, as unknown if an attempt is on its way."""
-        pause_s = pauses.next_s()
+        """Wait before the next attempt, as long as whoever refused it asks for.
+
+        If that is at the deadline or later, raise the error: as unknown if an attempt is on its way.
+        """
+        pause_s = pause_after(error, pauses.next_s())
         if self._loop.time() + pause_s >= deadline:
             raise ApiError(error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0)
         await asyncio.sleep(pause_s)

@@ -67,6 +67,8 @@ class DataBroker:
         self.links: list[Link] = []
         self.refuse: list[tuple[ErrorCode, bool]] = []
         self.fenced = self.mute = self.deaf = False
+        self.throttle: dict[str, list[int]] = {}
+        """By body of a request: throttle_time_ms of the next refusals."""
 
     async def start(self) -> None:
         await self.world.network.transport_for(self.host).listen(f"{self.host}:1", {Conversation.BROKER: self.accept})
@@ -90,6 +92,10 @@ class DataBroker:
 
     def answer(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
         body = request.WhichOneof("body")
+        if self.throttle.get(body):
+            wait_ms = self.throttle[body].pop(0)
+            code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            return pb.BrokerResponse(error=common_pb2.Error(error_code=code, throttle_time_ms=wait_ms))
         if body == "metadata":
             token = common_pb2.MetadataToken(generation=0, epoch=1, offset=self.world.offset)
             return pb.BrokerResponse(token=token, metadata=self.world.metadata(request.metadata))
