@@ -204,15 +204,29 @@ class SimStore:
         self._timers: dict[Operation, list[asyncio.TimerHandle]] = {}
         self._recovered = False
         self._gone: StorageError | None = None
+        self._sync_began: float | None = None
+        self._last_sync_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long the sync under way has taken by now; 0: none is."""
+        return 0.0 if self._sync_began is None else asyncio.get_running_loop().time() - self._sync_began
+
+    @property
+    def last_sync_s(self) -> float:
+        """What the sync that was done last took."""
+        return self._last_sync_s
 
     def _start_sync(self, inline: bool) -> None:
         # Whatever the caller hopes for, a sync takes its time here.
         del inline
         self._before("flush")
         count = len(self._hardware.unflushed)
+        self._sync_began = asyncio.get_running_loop().time()
         self._later("flush", lambda: self._synced(count))
 
     def _synced(self, count: int) -> None:
+        self._last_sync_s, self._sync_began = self.busy_s, None
         failure = self._hardware.take_failure("flush")
         if failure is None:
             self._hardware.sync(count)

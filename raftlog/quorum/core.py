@@ -163,7 +163,8 @@ class QuorumCore:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _tick(self, _event: Tick) -> None:
+    def _tick(self, event: Tick) -> None:
+        self._node.disk_busy_s = event.disk_busy_s
         self._node.role.on_tick()
 
     def _request_received(self, event: RequestReceived) -> None:

@@ -40,7 +40,9 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline may have passed."""
+    """A deadline may have passed. ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None: nobody knows."""
+
+    disk_busy_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ MIN_BACKOFF_S = 0.010
 class NodeState:
     """State common to all roles. ``now`` is that of the step being made; ``out`` collects the step's effects."""
 
+    disk_busy_s: float | None = None
+    """For how long the disk has been at one call, as of the last tick. None: not known."""
+
     def __init__(self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float) -> None:
         self.config = config
         self.log = LogState(recovered)

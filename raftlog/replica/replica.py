@@ -81,10 +81,9 @@ class Replica(PeerObserver):
         self._unwritten: list[ev.LogSpan] = []
         self._flush_wanted = self._flush_inline = self._disk_turn_due = False
         self._round = 0
-        self._sync_begun = 0.0
         self._proposed: deque[tuple[int, float]] = deque()
         self.sync_latency = Latency()
-        """From asking the disk to sync until it has."""
+        """What the disk took for each sync."""
         self.commit_latency = Latency()
         """From a proposal until the high watermark covers it; on the leader."""
         self.refused: Counter[tuple[str, str]] = Counter()
@@ -327,7 +326,7 @@ class Replica(PeerObserver):
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        self._step(ev.Tick())
+        self._step(ev.Tick(self._store.busy_s))
 
     def _step(self, event: ev.Event) -> None:
         """Run an event and all that follow from its effects; an event from inside an effect waits its turn."""
@@ -545,14 +544,13 @@ class Replica(PeerObserver):
         self._write()
         if self._flush_wanted:
             self._flush_wanted = False
-            self._sync_begun = self._loop.time()
             self._store.flush(self._flushed, inline=self._flush_inline)
 
     def _flushed(self, result: int | StorageError) -> None:
         if isinstance(result, StorageError):
             self._fail(result)
         else:
-            self.sync_latency.observe(self._loop.time() - self._sync_begun)
+            self.sync_latency.observe(self._store.last_sync_s)
             self._durable_end_offset = result
             self._step(ev.Flushed(result))
 

@@ -89,6 +89,14 @@ class LogStore(Protocol):
     def identity(self) -> NodeIdentity:
         """Who this directory belongs to."""
 
+    @property
+    def busy_s(self) -> float:
+        """How long the disk has been at the sync or the vote under way, 0 if none is: measured at the disk, however late the loop is."""
+
+    @property
+    def last_sync_s(self) -> float:
+        """What the disk took for the sync that was done last."""
+
     def recover(self) -> RecoveredLog:
         """Check and describe what is stored. Called once, before anything else."""
 

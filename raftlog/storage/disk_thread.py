@@ -30,6 +30,10 @@ class DiskThread:
         self._clock = clock
         self._queue: SimpleQueue[tuple[Job, JobDone] | None] = SimpleQueue()
         self._pending = 0
+        # Written by the one who is at the disk: this thread or the other, never both.
+        self._began_s: float | None = None
+        self.last_s = 0.0
+        """What the job took of which ``done`` is told."""
         self._inline_from_s = float("-inf")
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -47,6 +51,12 @@ class DiskThread:
         self._pending += 1
         self._queue.put((job, done))
 
+    @property
+    def busy_s(self) -> float:
+        """How long the job under way has taken by now; 0: none is. What waits, for the thread or for the loop, is no time of the disk."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else self._clock() - began_s
+
     def close(self) -> None:
         """Wait for what was queued; report nothing more."""
         self._closed = True
@@ -55,14 +65,17 @@ class DiskThread:
             self._thread.join()
 
     def _timed(self, job: Job) -> tuple[FatalError | None, float]:
-        began_s = self._clock()
+        began_s = self._began_s = self._clock()
+        failure: FatalError | None = None
         try:
             job()
         except FatalError as error:
-            return error, self._clock() - began_s
-        return None, self._clock() - began_s
+            failure = error
+        self._began_s = None
+        return failure, self._clock() - began_s
 
     def _note(self, elapsed_s: float) -> None:
+        self.last_s = elapsed_s
         if elapsed_s > SLOW_CALL_S:
             self._inline_from_s = self._clock() + SLOW_PENALTY_S
 

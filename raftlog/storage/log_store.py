@@ -60,6 +60,7 @@ class RocksLogStore:
         # Of its own: a compaction must not stand before a sync.
         self._compaction = DiskThread(loop, clock)
         self._commit = GroupCommit(self._start_sync)
+        self._last_sync_s = 0.0
         self._recovered = False
         self._closed = False
 
@@ -67,6 +68,16 @@ class RocksLogStore:
     def identity(self) -> NodeIdentity:
         """Who this directory belongs to."""
         return self._identity
+
+    @property
+    def busy_s(self) -> float:
+        """How long the disk has been at the sync or the vote under way; 0: at none."""
+        return self._disk.busy_s
+
+    @property
+    def last_sync_s(self) -> float:
+        """What the disk took for the sync that was done last."""
+        return self._last_sync_s
 
     def recover(self) -> RecoveredLog:
         """Check the whole log and the vote. Raises CorruptLogError naming the offset, StorageError."""
@@ -126,7 +137,11 @@ class RocksLogStore:
         self._commit.flush(done, inline=inline)
 
     def _start_sync(self, inline: bool) -> None:
-        self._disk.run(self._rocks.sync, self._commit.sync_finished, inline=inline)
+        self._disk.run(self._rocks.sync, self._synced, inline=inline)
+
+    def _synced(self, error: FatalError | None) -> None:
+        self._last_sync_s = self._disk.last_s
+        self._commit.sync_finished(error)
 
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``. Raises StorageError; ValueError if that is no batch boundary of the log."""

@@ -661,3 +661,21 @@ def test_data_takes_the_high_watermark_along() -> None:
     [reply] = effects_of(node, ReplyFetch)
     assert reply.response.high_watermark == 1
     assert reply.max_bytes > 0
+
+
+@pytest.mark.parametrize(("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)])
+def test_only_a_disk_that_is_at_it_for_that_long_hangs(disk_busy_s: float | None, resigns: bool) -> None:
+    """[a loop that is late hears late of flushes that were done in a millisecond: a busy leader was replaced for its disk]"""
+    node = leader_of_three(fetch_timeout_ms=1000)
+    node.propose([50])
+    for _ in range(4):
+        node.cluster.now += 0.4
+        if node.up.role != "leader":
+            break
+        # The others go on, so that nothing but the own disk is in question.
+        fetch(node, 2, fetch_offset=2, last_fetched_epoch=1)
+        fetch(node, 3, fetch_offset=2, last_fetched_epoch=1)
+        node.step(Tick(disk_busy_s))
+    assert (node.up.role != "leader") is resigns
+    reasons = [effect.reason for effect in effects_of(node, LostLeadership)]
+    assert [("disk" in reason) for reason in reasons] == [True] * resigns

@@ -232,3 +232,27 @@ def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytes
         assert len(fetches) <= 110
 
     run(main())
+
+
+@pytest.mark.parametrize("disk_hangs", [True, False])
+def test_a_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
+    disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is late is the flush's report: of a disk that hangs, or of one that was done long ago."""
+
+    async def main() -> None:
+        world = World()
+        leader = await world.leader()
+        epoch = leader.recorder.leads
+        if not disk_hangs:
+            monkeypatch.setattr(type(leader.store), "busy_s", 0.0)
+        leader.disk.hang()
+        leader.propose()
+        await asyncio.sleep(4.0)
+        assert (leader.replica.core.role != "leader") is disk_hangs
+        leader.disk.resume()
+        await world.leader()
+        assert leader.recorder.failure is None
+        assert (max(node.replica.core.epoch for node in world.nodes) > epoch) is disk_hangs
+
+    run(main())

@@ -95,3 +95,29 @@ async def test_close_waits_and_reports_nothing_more(disk: Disk) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert ran == ["a", "b"]
+
+
+async def test_what_waits_for_the_loop_is_no_time_of_the_disk(disk: Disk) -> None:
+    """Neither what a job waited in the queue, nor what its report does."""
+    began, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        go.wait()
+
+    told: list[float] = []
+    assert disk.thread.busy_s == 0.0
+    disk.thread.run(job, lambda _: told.append(disk.thread.last_s), inline=False)
+    disk.thread.run(ended.set, lambda _: told.append(disk.thread.last_s), inline=False)
+    began.wait()
+    disk.clock.now_s += 2.0
+    assert disk.thread.busy_s == 2.0
+    go.set()
+    ended.wait()
+    # The loop is away for long: both are done, and neither is reported yet.
+    disk.clock.now_s += 30.0
+    assert told == []
+    while len(told) < 2:
+        await asyncio.sleep(0)
+    assert disk.thread.busy_s == 0.0
+    assert told == [2.0, 0.0]
