@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError
-from raftlog.resource_limits import ITEM_MEMORY_BYTES, ITEMS_A_SLICE
+from raftlog.resource_limits import ENVELOPE_MAX_ITEMS, ITEM_MEMORY_BYTES, ITEMS_A_SLICE
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
 from raftlog.transport.base_link import PEER_ENDED, BaseLink
@@ -142,20 +142,26 @@ class GrpcLink(BaseLink):
         assert turns is not None
         if turns.busy:
             await self._turn(len(data))
-        begun = turns.now()
-        messages: Sequence[Any] = self._incoming.decode(data, self._max_items)
-        count, position = len(messages), 0
-        while True:
-            self.deliver(messages[position : position + size] if count > size else messages)
-            position += size
-            now = turns.now()
-            turns.spent(now - begun)
-            begun = now
-            if position >= count:
-                break
-            if turns.over:
-                await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
-                begun = turns.now()
+        begun, part_begin = turns.now(), 0
+        ends = self._incoming.cut(data, self._max_items)
+        for part_end in ends:
+            part = data if len(ends) == 1 else data[part_begin:part_end]
+            part_begin = part_end
+            messages: Sequence[Any] = self._incoming.decode(part, self._max_items)
+            count, position = len(messages), 0
+            while True:
+                self.deliver(messages[position : position + size] if count > size else messages)
+                position += size
+                now = turns.now()
+                turns.spent(now - begun)
+                begun = now
+                if position >= count and part_end == ends[-1]:
+                    break
+                if turns.over:
+                    await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
+                    begun = turns.now()
+                if position >= count:
+                    break
         if turns.others_may_go:
             turns.pass_on()
 
@@ -179,9 +185,14 @@ class GrpcLink(BaseLink):
                 if not self._pending:
                     self._wake = self._loop.create_future()
                     await self._wake
-                # Nothing is sent between here and the first write: these items are all that is unsent.
-                left_bytes = self._unsent_bytes
-                items, self._pending = self._pending, []
+                # No more at once: a peer that has read nothing for a while may have tens of thousands, and so may many peers together.
+                if len(self._pending) <= ENVELOPE_MAX_ITEMS:
+                    # Nothing is sent between here and the first write: these items are all that is unsent.
+                    left_bytes = self._unsent_bytes
+                    items, self._pending = self._pending, []
+                else:
+                    items, self._pending = self._pending[:ENVELOPE_MAX_ITEMS], self._pending[ENVELOPE_MAX_ITEMS:]
+                    left_bytes = sum(map(len, items))
                 for envelope in envelopes(items):
                     await write(envelope)
                     count = min(left_bytes, len(envelope))

@@ -12,6 +12,7 @@ from raftlog.transport.api import Acceptor, Conversation, DialHandler, Probe, Tr
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.tls import TlsConfig
+from raftlog.transport.wakeups import take_all_wakeups
 
 _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
 
@@ -33,7 +34,9 @@ class GrpcTransport:
         self._rng = rng or random.Random()
         self._channel_credentials = tls.channel_credentials() if tls else None
         self._server_credentials = tls.server_credentials() if tls else None
-        self.bounds = Bounds(asyncio.get_running_loop(), self._limits)
+        loop = asyncio.get_running_loop()
+        take_all_wakeups(loop)
+        self.bounds = Bounds(loop, self._limits)
         self._dialers: list[GrpcDialer] = []
         self._listeners: list[grpc_server.GrpcListener] = []
 

@@ -8,6 +8,9 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import (
     ENVELOPE_TARGET_BYTES,
+    PART_MAX_BYTES,
+    PART_MAX_ITEMS,
+    SHORT_BYTES,
     WIRES,
     MalformedMessageError,
     TooManyItemsError,
@@ -126,3 +129,37 @@ def test_damage_is_no_question_of_how_many() -> None:
     for cut in (b"\x0a", b"\x0a\x80", b"\x0a\x7f", b"\x8a", b"\xff" * 12):
         with pytest.raises(MalformedMessageError):
             wire.decode(b"\x0a\x00" * 9 + cut, 10)
+
+
+def items_of(count: int, name: str = "") -> tuple[bytes, list[controller_pb2.ControllerRequest]]:
+    requests = [controller_pb2.ControllerRequest(correlation_id=n, cluster_id=name) for n in range(count)]
+    return controller_pb2.ControllerRequests(requests=requests).SerializeToString(), requests
+
+
+@pytest.mark.parametrize(
+    ("count", "name"), [(1, ""), (3_000, ""), (16_000, ""), (40, "c" * 100_000), (2_000, "c" * 200)]
+)
+def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: str) -> None:
+    """[16,000 items parsed in one go hold up the loop for ten milliseconds and more, and there are many links]"""
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    envelope, requests = items_of(count, name)
+    begin, found = 0, []
+    for end in wire.cut(envelope, 16_384):
+        part = envelope[begin:end]
+        items = wire.decode(part, 16_384)
+        assert len(part) <= SHORT_BYTES or len(items) <= PART_MAX_ITEMS
+        assert len(part) <= PART_MAX_BYTES or sum(one.ByteSize() for one in items[:-1]) < PART_MAX_BYTES
+        found += items
+        begin = end
+    assert begin == len(envelope)
+    assert found == requests
+
+
+def test_what_is_not_made_of_items_alone_is_one_part() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    envelope, _ = items_of(3_000)
+    for strange in (envelope + b"\x10\x01", envelope[:-1], envelope + b"\x0a\xff", b"\x12\x00" + envelope):
+        assert wire.cut(strange, 16_384) == (len(strange),)
+    assert wire.cut(envelope, 2_999) == (len(envelope),)
+    with pytest.raises(TooManyItemsError):
+        wire.decode(envelope, 2_999)
