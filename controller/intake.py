@@ -7,11 +7,13 @@ itself.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from controller.deadlines import SLACK, Deadlines
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
@@ -35,6 +37,12 @@ class Waiting:
     """Who shares: all links of a connection are one. None: this node's own request."""
     charged: bool = False
     """Whether it takes of its connection's share, which it does while it waits."""
+    heartbeat: bool = False
+    """It waits with the heartbeats."""
+    done: bool = False
+    """Taken, or given up: it waits here no more."""
+    queued: bool = True
+    """It waits for its turn; else it is put off."""
 
     @property
     def cost_bytes(self) -> int:
@@ -51,14 +59,18 @@ class Intake:
         self._max_timeout_s = max_timeout_s
         self._queue: FairQueue[Waiting] = FairQueue()
         self._heartbeats: FairQueue[Waiting] = FairQueue()
-        self._deferred: list[tuple[float, Waiting]] = []
-        """(when to queue it again, the request)."""
+        self._deferred: list[tuple[float, int, Waiting]] = []
+        """A heap: (when to queue it again, a number, the request)."""
+        self._deferred_count = 0
+        self._deadlines: Deadlines[Waiting] = Deadlines()
+        self._dead = {False: 0, True: 0}
+        """In the queue, and in that of heartbeats, but done."""
         self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         self.waiting_bytes = 0
         """Of the requests that wait."""
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._heartbeats)
+        return self._queue.length + self._heartbeats.length - self._dead[False] - self._dead[True]
 
     def add(self, link: Any, request: pb.ControllerRequest, now: float, *, heartbeat: bool = False) -> None:
         """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
@@ -76,62 +88,77 @@ class Intake:
         if heartbeat and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER:
             heartbeat = False
         queue = self._heartbeats if heartbeat else self._queue
-        if queue.length + len(self._deferred) >= MAX_WAITING:
+        if queue.length - self._dead[heartbeat] + len(self._deferred) >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
         charged = peer is not None
         if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
             raise _throttled("this connection's share of the requests that may wait is used up")
-        queue.push(peer, Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged))
+        waiting = Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged, heartbeat)
+        queue.push(peer, waiting)
+        self._deadlines.add(waiting)
         self.waiting_bytes += size
 
     def take(self) -> Waiting | None:
         """The next heartbeat, or the next of the others; None if there is none."""
-        waiting = (self._heartbeats if self._heartbeats.length else self._queue).pop()
-        if waiting is not None:
+        while (waiting := (self._heartbeats if self._heartbeats.length else self._queue).pop()) is not None:
+            if waiting.done:
+                self._dead[waiting.heartbeat] -= 1
+                continue
             # As ``_gone``: this is on the way of every request.
+            waiting.done = True
             size = waiting.size
             self.waiting_bytes -= size
             if waiting.charged:
                 waiting.charged = False
                 self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
-        return waiting
+            return waiting
+        return None
 
     def defer(self, waiting: Waiting, until: float) -> None:
         """A request that was taken and cannot be decided before ``until``."""
-        self._deferred.append((until, waiting))
+        waiting.done = waiting.queued = False
+        self._deferred_count += 1
+        heapq.heappush(self._deferred, (until, self._deferred_count, waiting))
+        self._deadlines.add(waiting)
 
     def wake(self, now: float) -> bool:
         """Queue those again whose time to be decided has come; whether there are any."""
-        due = [waiting for until, waiting in self._deferred if until <= now]
-        if due:
-            self._deferred = [entry for entry in self._deferred if entry[0] > now]
-            for waiting in due:
+        woken = False
+        while self._deferred and self._deferred[0][0] <= now:
+            waiting = heapq.heappop(self._deferred)[2]
+            if not waiting.done:
+                waiting.queued, waiting.heartbeat = True, False
                 waiting.charged = waiting.peer is not None and self._shares.take(waiting.peer, waiting.cost_bytes)
                 self._queue.push(waiting.peer, waiting)
                 self.waiting_bytes += waiting.size
-        return bool(due)
+                woken = True
+        return woken
 
     def abandon(self, links: Collection[Any]) -> None:
         """These links are gone: what was put off for them is dropped. What waits its turn is decided all the same."""
-        if self._deferred:
-            self._deferred = [entry for entry in self._deferred if entry[1].link not in links]
+        for _, _, waiting in self._deferred:
+            if waiting.link in links:
+                waiting.done = True
 
     def drain(self) -> Iterator[Waiting]:
-        """All of them."""
+        """All of them, one after the other; whoever stops in between leaves the rest."""
         self.wake(math.inf)
         while (waiting := self.take()) is not None:
             yield waiting
 
-    def expired(self, now: float) -> list[Waiting]:
-        """Take out those whose time is up: they were not begun."""
-        late_deferred = [waiting for _, waiting in self._deferred if waiting.deadline <= now]
-        if late_deferred:
-            self._deferred = [entry for entry in self._deferred if entry[1].deadline > now]
-        late = [one for queue in (self._heartbeats, self._queue) for one in queue.remove(lambda w: w.deadline <= now)]
-        for waiting in late:
-            self._gone(waiting)
-        return late_deferred + late
+    def expired(self, now: float) -> Iterator[Waiting]:
+        """Take out those whose time is up, one after the other: they were not begun. Whoever stops in between goes on next time."""
+        if self._dead[False] + self._dead[True] > len(self) + SLACK:
+            for queue in (self._heartbeats, self._queue):
+                queue.remove(lambda waiting: waiting.done)
+            self._dead = {False: 0, True: 0}
+        for waiting in self._deadlines.late(now, len(self) + len(self._deferred)):
+            waiting.done = True
+            if waiting.queued:
+                self._dead[waiting.heartbeat] += 1
+                self._gone(waiting)
+            yield waiting
 
     def _gone(self, waiting: Waiting) -> None:
         size = waiting.size

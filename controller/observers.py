@@ -3,16 +3,26 @@
 An observer keeps one fetch outstanding. It is answered at once if there is something it does not know (records, a higher high
 watermark, another LAO); else it is parked and released by the next commit, by LAO moving, or by its deadline. What is due at one
 moment goes into one reply, and observers that are equally far get the same bytes.
+
+What a turn of the loop spends on all of them together has a bound, in bytes and in time; who is not served waits for the next turn.
+Registered brokers are served before strangers, and strangers' connections take turns. [1,200 streams of strangers ask for the whole log of
+10 MB, and each is answered at once: 10 GB are read and copied, no follower is heard, and the leadership is lost.]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError, ErrorCode, FatalError
-from raftlog.resource_limits import OBSERVERS_MAX_STRANGERS
+from raftlog.fair_queue import FairQueue
+from raftlog.resource_limits import (
+    OBSERVER_ANSWER_MAX_BYTES,
+    OBSERVERS_MAX_STRANGERS,
+    OBSERVERS_TURN_MAX_BYTES,
+    TURN_MAX_MS,
+)
 from raftlog.shares import Shares
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
@@ -21,7 +31,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_WAIT_MS = 5_000
-MAX_BYTES = 8 << 20
+MAX_TURN_S = TURN_MAX_MS / 1000
+ANSWER_BYTES = 256
+"""What an answer without records counts for: many small ones are work, too."""
 
 
 class LogSource(Protocol):
@@ -89,18 +101,35 @@ class Session:
     told_epoch: int = -1
     stranger: bool = True
     """Whether it has a place among those of strangers."""
+    lines_up: int = 0
+    """In which of the two lines of strangers it is, a bit each."""
 
 
 class Observers:
     """All observer links of this node."""
 
-    def __init__(self, source: LogSource) -> None:
+    def __init__(
+        self, source: LogSource, soon: Callable[[float, Callable[[], None]], object], stopwatch: Callable[[], float]
+    ) -> None:
+        """``soon`` calls back in another turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn."""
         self._source = source
+        self._soon = soon
+        self._stopwatch = stopwatch
         # Insertion-ordered, so that replies leave in the same order in every run of a simulation.
         self._sessions: dict[int, Session] = {}
         self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
         self._brokers: dict[int, Session] = {}
         """By broker id: the session that has shown the id and its epoch last. Strangers never take its place."""
+        self._due: dict[Session, None] = {}
+        """Brokers to look at, in order."""
+        self._lines: tuple[FairQueue[Session], FairQueue[Session]] = (FairQueue(), FairQueue())
+        """Of strangers: one to look at, and one of those that were looked at and wait for news."""
+        self._front = 0
+        """Which of the two is to look at."""
+        self._news = False
+        """Something has happened since: who waits is to be looked at again, when the front line is through."""
+        self._spent_bytes, self._spent_s = 0, 0.0
+        self._turn_begun = False
 
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
@@ -113,6 +142,8 @@ class Observers:
     def closed(self, link: Link, reason: str) -> None:
         """The observer is gone; its parked fetch with it."""
         session = self._sessions.pop(id(link), None)
+        if session is not None:
+            session.fetch = None
         if session is not None and session.stranger:
             self._strangers.give_back(link.peer)
         elif session is not None:
@@ -129,6 +160,8 @@ class Observers:
             before.stranger = self._strangers.take(before.link.peer)
             if not before.stranger:
                 before.link.close("another link has shown this broker's id and epoch")
+            elif before.fetch is not None:
+                self._line_up(before)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Fetches. Only the newest one counts: an observer has one outstanding."""
@@ -146,7 +179,8 @@ class Observers:
         session.fetch = fetch
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
         session.deadline = self._source.now() + wait_ms / 1000
-        self._answer(session, {}, due=wait_ms == 0)
+        self._line_up(session)
+        self._serve()
 
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
         source = self._source
@@ -169,41 +203,108 @@ class Observers:
     def release(self, *, expired_only: bool = False) -> None:
         """Answer every parked fetch that something new is known for, and those whose wait is over."""
         now = self._source.now()
-        shared: dict[Any, pb.MetadataFetchResponse] = {}
-        for session in list(self._sessions.values()):
+        for session in self._brokers.values():
             if session.fetch is not None and (not expired_only or session.deadline <= now):
-                self._answer(session, shared, due=session.deadline <= now)
+                self._due[session] = None
+        self._news = True
+        self._serve()
 
-    def refuse_all(self, error: ApiError) -> None:
-        """Leadership is lost: every parked fetch is answered with the error."""
-        for session in list(self._sessions.values()):
+    def refuse_all(self) -> None:
+        """Leadership is lost: every parked fetch is answered with that."""
+        self.release()
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def _line_up(self, session: Session) -> None:
+        if session.stranger:
+            self._push(session, self._front)
+        else:
+            self._due[session] = None
+
+    def _push(self, session: Session, line: int) -> None:
+        if not session.lines_up & 1 << line:
+            session.lines_up |= 1 << line
+            self._lines[line].push(session.link.peer, session)
+
+    def _next(self) -> Session | None:
+        """Whom to look at: brokers first, then strangers, a connection after the other; None: nobody."""
+        for session in self._due:
+            del self._due[session]
+            return session
+        if not self._lines[self._front] and self._news:
+            self._news = False
+            self._front = 1 - self._front
+        stranger = self._lines[self._front].pop()
+        if stranger is not None:
+            stranger.lines_up &= ~(1 << self._front)
+        return stranger
+
+    @property
+    def _more(self) -> bool:
+        return bool(self._due or self._lines[self._front] or (self._news and self._lines[1 - self._front]))
+
+    def _serve(self) -> None:
+        """Look at those who may be due, as long as this turn of the loop has something left for them."""
+        source, now = self._source, self._source.now()
+        shared: dict[Any, pb.MetadataFetchResponse] = {}
+        begun = self._stopwatch()
+        spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
+        looked = 0
+        while spent_s < MAX_TURN_S and left_bytes > 0:
+            session = self._next()
+            if session is None:
+                break
+            looked += 1
             if session.fetch is not None:
-                self._send_error(session, error)
+                error = source.not_controller()
+                if error is not None:
+                    self._send_error(session, error)
+                    left_bytes -= ANSWER_BYTES
+                else:
+                    left_bytes -= self._answer(session, shared, due=session.deadline <= now)
+                if session.fetch is not None and session.stranger:
+                    self._push(session, 1 - self._front)
+            spent_s = self._spent_s + self._stopwatch() - begun
+        if looked:
+            self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
+        if (looked or self._more) and not self._turn_begun:
+            self._turn_begun = True
+            # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of the loop, and those who call now
+            # would be met behind as many full turns as there are calls before theirs.
+            self._soon(spent_s if self._more else 0.0, self._begin_turn)
 
-    def _answer(self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool) -> None:
+    def _begin_turn(self) -> None:
+        """Another turn of the loop."""
+        self._turn_begun = False
+        self._spent_bytes, self._spent_s = 0, 0.0
+        if self._more:
+            self._serve()
+
+    def _answer(self, session: Session, shared: dict[Any, pb.MetadataFetchResponse], *, due: bool) -> int:
+        """Answer a fetch, if there is what to answer; for how many bytes that counts."""
         fetch, source = session.fetch, self._source
         assert fetch is not None
         end, lao, epoch = source.committed_end, source.lowest_acknowledged_offset, source.controller_epoch
         if fetch.fetch_offset < source.log_start_offset:
             self._send_to_snapshot(session)
-            return
+            return ANSWER_BYTES
         has_data = end > fetch.fetch_offset
         news = end > fetch.high_watermark or lao != session.told_lao or epoch != session.told_epoch
         # A high watermark or a LAO that is unknown is no news to wake anybody for.
         if not (has_data or due or (news and (end >= 0 or epoch != session.told_epoch))):
-            return
-        key = (fetch.fetch_offset if has_data else -1, min(fetch.max_bytes, MAX_BYTES))
+            return 0
+        key = (fetch.fetch_offset if has_data else -1, min(fetch.max_bytes, OBSERVER_ANSWER_MAX_BYTES))
         response = shared.get(key)
         if response is None:
             try:
                 records = source.read(fetch.fetch_offset, end, key[1]) if has_data else b""
             except ValueError as error:
                 self._send_error(session, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error), field="fetch_offset"))
-                return
+                return ANSWER_BYTES
             except FatalError:
                 # The replica has failed and said so: this node answers nobody any more.
                 self._give_up()
-                return
+                return ANSWER_BYTES
             response = shared[key] = pb.MetadataFetchResponse(
                 leader_id=source.leader_id,
                 controller_epoch=epoch,
@@ -216,6 +317,7 @@ class Observers:
             )
         session.fetch, session.told_lao, session.told_epoch = None, lao, epoch
         self._send(session, response)
+        return ANSWER_BYTES + len(response.records)
 
     def _give_up(self) -> None:
         for session in self._sessions.values():

@@ -5,11 +5,14 @@ Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from controller.deadlines import SLACK, Deadlines
 from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
 from raftlog.wire.common.v1 import common_pb2
@@ -48,7 +51,16 @@ class Parking:
         self._reads: deque[Parked] = deque()
         self._acknowledged: deque[Parked] = deque()
         self._visible: deque[Parked] = deque()
-        self._duplicates: list[Parked] = []
+        self._duplicates: dict[common_pb2.Acks, list[tuple[int, int, Parked]]] = {
+            COMMITTED: [],
+            ACKNOWLEDGED: [],
+            VISIBLE: [],
+        }
+        """Heaps by what was asked: (offset, a number, the reply)."""
+        self._duplicate_count = 0
+        self._deadlines: Deadlines[Parked] = Deadlines()
+        self._dead = 0
+        """Given up since the queues were last swept."""
         self._high_watermark = 0
         self._lowest_acknowledged_offset = self._min_told = -1
         self._confirmed_round = 0
@@ -62,21 +74,25 @@ class Parking:
         return self._shares.has_room(link.peer)
 
     def __len__(self) -> int:
-        return (
-            len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible) + len(self._duplicates)
-        )
+        duplicates = sum(len(heap) for heap in self._duplicates.values())
+        return len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible) + duplicates
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
         if not parked.charged:
             self._charge(parked)
         (self._reads if parked.round else self._writes).append(parked)
+        self._deadlines.add(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
         """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
         if not parked.charged:
             self._charge(parked)
-        self._duplicates.append(parked)
+        asked: Any = parked.acks
+        self._duplicate_count += 1
+        heap = self._duplicates.get(asked, self._duplicates[VISIBLE])
+        heapq.heappush(heap, (parked.offset, self._duplicate_count, parked))
+        self._deadlines.add(parked)
         self._release_duplicates()
 
     def committed(self, high_watermark: int) -> None:
@@ -95,8 +111,7 @@ class Parking:
                 self._send(parked)
             else:
                 (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
-        if self._duplicates:
-            self._release_duplicates()
+        self._release_duplicates()
         self.release_reads()
 
     def round_confirmed(self, number: int) -> None:
@@ -123,24 +138,21 @@ class Parking:
                 if not parked.done:
                     parked.response.write.reached = parked.acks
                     self._finish(parked)
-
-        if self._duplicates:
-            self._release_duplicates()
+        self._release_duplicates()
 
     def _release_duplicates(self) -> None:
-        # No queue: their offsets come in any order. There are few, and never for long.
-        reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
-        waiting: list[Parked] = []
-        for parked in self._duplicates:
-            if parked.done:
-                continue
-            asked: Any = parked.acks
-            if parked.offset <= reached.get(asked, self._min_told):
+        # Their offsets come in any order.
+        for asked, heap in self._duplicates.items():
+            if heap:
+                reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
+                self._release_heap(heap, asked, reached.get(asked, self._min_told))
+
+    def _release_heap(self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int) -> None:
+        while heap and heap[0][0] <= reached:
+            parked = heapq.heappop(heap)[2]
+            if not parked.done:
                 parked.response.write.reached = asked
                 self._finish(parked)
-            else:
-                waiting.append(parked)
-        self._duplicates = waiting
 
     def _finish(self, parked: Parked) -> None:
         if not parked.done:
@@ -148,27 +160,39 @@ class Parking:
             self._send(parked)
 
     def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
-        """Each reply whose deadline has passed, once, and whether its write is committed. The caller answers it."""
-        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
-            for parked in queue:
-                if parked.deadline <= now and not parked.done:
-                    self._done(parked)
-                    yield parked, queue is self._acknowledged or queue is self._visible
-        yield from self._duplicates_given_up(lambda parked: parked.deadline <= now)
-        for queue in (self._acknowledged, self._visible):
-            while queue and queue[0].done:
-                queue.popleft()
+        """Each reply whose deadline has passed, once, and whether its write is committed. The caller answers it.
+
+        Whoever stops in between goes on with the next call.
+        """
+        for parked in self._deadlines.late(now, len(self)):
+            self._done(parked)
+            self._dead += 1
+            yield parked, self._is_committed(parked)
+        if self._dead and (self._dead > len(self) // 2 + SLACK or self._dead >= len(self)):
+            # Some of these queues may not move for long.
+            self._sweep()
 
     def abandon(self, links: Collection[Any]) -> None:
         """These links are gone: nobody waits for their replies any more. O(n)."""
-        for queue in (self._writes, self._reads, self._acknowledged, self._visible, self._duplicates):
-            for parked in queue:
-                if parked.link in links and not parked.done:
-                    self._done(parked)
-        # These two may not move for long; the others do with each commit.
-        self._acknowledged = deque(parked for parked in self._acknowledged if not parked.done)
-        self._visible = deque(parked for parked in self._visible if not parked.done)
-        self._duplicates = [parked for parked in self._duplicates if not parked.done]
+        duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
+        for parked in chain(self._writes, self._reads, self._acknowledged, self._visible, duplicates):
+            if parked.link in links and not parked.done:
+                self._done(parked)
+        self._sweep()
+
+    def _is_committed(self, parked: Parked) -> bool:
+        return parked.is_write and parked.offset < self._high_watermark
+
+    def _sweep(self) -> None:
+        """Drop what was given up."""
+        self._dead = 0
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            left = [parked for parked in queue if not parked.done]
+            queue.clear()
+            queue.extend(left)
+        for heap in self._duplicates.values():
+            heap[:] = [entry for entry in heap if not entry[2].done]
+            heapq.heapify(heap)
 
     def _charge(self, parked: Parked) -> None:
         if parked.link is not None:
@@ -181,18 +205,16 @@ class Parking:
             self._shares.give_back(parked.link.peer)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
-        """All that wait, and whether their write is committed: leadership is lost."""
+        """All that wait, and whether their write is committed: leadership is lost. Whoever stops in between goes on later."""
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             while queue:
                 parked = queue.popleft()
                 if not parked.done:
                     self._done(parked)
-                    yield parked, queue is self._acknowledged or queue is self._visible
-        yield from self._duplicates_given_up(lambda parked: True)
-
-    def _duplicates_given_up(self, late: Callable[[Parked], bool]) -> Iterator[tuple[Parked, bool]]:
-        for parked in self._duplicates:
-            if not parked.done and late(parked):
-                self._done(parked)
-                yield parked, parked.offset < self._high_watermark
-        self._duplicates = [parked for parked in self._duplicates if not parked.done]
+                    yield parked, self._is_committed(parked)
+        for heap in self._duplicates.values():
+            while heap:
+                parked = heapq.heappop(heap)[2]
+                if not parked.done:
+                    self._done(parked)
+                    yield parked, self._is_committed(parked)

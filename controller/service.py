@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -55,6 +56,8 @@ CHUNK_BYTES = 64 << 10
 """Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
 MAX_UNCOMMITTED_CHUNKS = 3
 STANDBY_FOLD_S = 0.002
+PAUSE_MAX_S = 0.05
+"""A busy machine makes a turn look long."""
 IDLE_S = 0.0004
 """Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
 
@@ -107,6 +110,9 @@ class ControllerService:
         self._stopwatch = stopwatch or self._loop.time
         self._intake = Intake(settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000)
         self._gone_links: set[Any] = set()
+        # Of leaderships that were lost: who still waits for an answer.
+        self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
+        self._refusing = self._refusals_due = False
         self._turn_due = False
         self._observers_due = False
         self._commit_due = False
@@ -114,7 +120,7 @@ class ControllerService:
         self._last_turn: tuple[float, int] = (0.0, 0)
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._observers = Observers(self)
+        self._observers = Observers(self, self._soon, self._stopwatch)
         self._broker_probes = BrokerProbes(transport, lambda: self.active, self._broker_gone)
         self.hand_over = HandOver(self)
         self._farewell = Farewell()
@@ -287,23 +293,76 @@ class ControllerService:
         if leadership is None:
             return
         why = f"the leadership of epoch {epoch} was lost: {reason}"
-        for parked, is_committed in leadership.parking.drain():
-            self._give_up(leadership, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
-        error = self.not_controller()
-        assert error is not None
+        self._lost.append((leadership, why, leadership.parking.drain()))
+        self._refuse_some()
         self.hand_over.lost()
         self._broker_probes.reset()
         if not self.hand_over.holds(self._loop.time()):
             self.refuse_waiting()
-        self._observers.refuse_all(error)
+        self._observers.refuse_all()
         self._schedule_turn()
 
     def refuse_waiting(self) -> None:
         """Send those elsewhere who wait at a node that does not lead: nothing of theirs was begun."""
+        self._refusing = True
+        self._refuse_some()
+
+    def _refuse_some(self) -> None:
+        """Answer those who wait in vain; what is left when the turn's share is used up comes in the next turn.
+
+        [65,536 requests wait, the leadership is lost, and all are refused at once: a second in which this node hears no new leader.]
+        """
+        if self._refusals_due:
+            return
+        begun = self._stopwatch()
+        refusals = self._refusals()
+        for _ in range(limits.CONTROLLER_TURN_MAX_REFUSALS):
+            if not next(refusals, False):
+                return
+            if self._stopwatch() - begun >= LONG_TURN_S:
+                break
+        self._refusals_due = True
+        self._soon(self._stopwatch() - begun, self._refuse_more)
+
+    def _refuse_more(self) -> None:
+        self._refusals_due = False
+        self._refuse_some()
+
+    def _refusals(self) -> Iterator[bool]:
+        """Answer one at each step: of a leadership that is lost, of a node that does not lead, and those whose time is up."""
+        while self._lost:
+            lost, why, left = self._lost[0]
+            for parked, is_committed in left:
+                self._give_up(lost, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
+                yield True
+            self._lost.popleft()
         error = self.not_controller()
-        if error is not None:
+        if self._refusing and error is not None:
             for waiting in self._intake.drain():
                 self._refuse(waiting.link, waiting.request, error)
+                yield True
+        self._refusing = False
+        leadership, now = self.leadership, self._loop.time()
+        if leadership is None:
+            return
+        for parked, is_committed in leadership.parking.expired(now):
+            self._give_up(leadership, parked, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+            yield True
+        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
+        for waiting in self._intake.expired(now):
+            self._refuse(waiting.link, waiting.request, error)
+            yield True
+
+    def _soon(self, pause_s: float, callback: Callable[[], None]) -> None:
+        """Call back in another turn of the loop, unless this node has stopped by then."""
+        if pause_s:
+            self._loop.call_later(min(pause_s, PAUSE_MAX_S), self._unless_closed, callback)
+        else:
+            self._loop.call_soon(self._unless_closed, callback)
+
+    def _unless_closed(self, callback: Callable[[], None]) -> None:
+        if not self._closed:
+            callback()
 
     def wake(self) -> None:
         """Go on deciding."""
@@ -690,6 +749,9 @@ class ControllerService:
         gap_s = now - self._next_tick
         self._next_tick = now + TICK_S
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
+        if gap_s > GAP_S:
+            # Whoever leads: a leader that was away for long leads no more by now, and that is why.
+            log.warning("the loop was away", gap_ms=round(gap_s * 1000))
         if self._load is None:
             try:
                 self.snapshots.tick(now, self._committed.state_bytes, lambda: self._committed.image)
@@ -706,7 +768,7 @@ class ControllerService:
         if gone:
             leadership.parking.abandon(gone)
             self._intake.abandon(gone)
-        self._expire(leadership, now)
+        self._refuse_some()
         self._observers.release(expired_only=True)
         active = leadership.active
         if active is None:
@@ -714,7 +776,6 @@ class ControllerService:
         self._look_at_lao(active, now)
         if gap_s > GAP_S:
             # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
-            log.warning("the loop was away", gap_ms=round(gap_s * 1000))
             active.sessions.extend_all(gap_s)
             active.state.absences.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:
@@ -765,10 +826,3 @@ class ControllerService:
             self._schedule_turn()
         if verdict.hand_over_to >= 0 and self.leadership.active is not None:
             self.hand_over.begin(verdict.hand_over_to, "the disk is below its free-space reserve")
-
-    def _expire(self, leadership: Leadership, now: float) -> None:
-        for parked, is_committed in leadership.parking.expired(now):
-            self._give_up(leadership, parked, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
-        for waiting in self._intake.expired(now):
-            self._refuse(waiting.link, waiting.request, error)

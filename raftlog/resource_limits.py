@@ -46,7 +46,8 @@ CONTROLLER_MAX_WAITING_REQUESTS: Final = 65_536
 CONTROLLER_MAX_WAITING_BYTES: Final = 256 << 20
 """Of the requests that wait to be decided, each with CONTROLLER_WAITING_REQUEST_BYTES for itself. One connection has no more of it than
 is left for others."""
-CONTROLLER_WAITING_REQUEST_BYTES: Final = 2_048
+CONTROLLER_WAITING_REQUEST_BYTES: Final = CONTROLLER_MAX_WAITING_BYTES // CONTROLLER_MAX_WAITING_REQUESTS
+"""So that who may have no more of the bytes has no more of the places either: ten connections took all of these, and left bytes alone."""
 CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER: Final = 64
 """More of one connection wait behind other requests: a broker has one outstanding."""
 CONTROLLER_MAX_PARKED_REPLIES: Final = 262_144
@@ -54,9 +55,16 @@ CONTROLLER_TURN_MAX_REQUESTS: Final = 2_000
 CONTROLLER_TURN_MAX_RECORDS: Final = 5_000
 CONTROLLER_TURN_MAX_MS: Final = 25
 """Nothing more is decided in a turn that has decided so much, or for so long: followers must be answered in time."""
+CONTROLLER_TURN_MAX_REFUSALS: Final = 1_000
+"""Of those who wait in vain, as their time is up or the leadership lost. A turn of the loop spends TURN_MAX_MS on them at the most."""
 
 OBSERVERS_MAX_STRANGERS: Final = 2_048
 """Metadata streams of anybody but brokers, half of TransportLimits.max_streams. A broker's own never counts among them."""
+OBSERVER_ANSWER_MAX_BYTES: Final = 1 << 20
+"""Of the log in one answer, whatever is asked for; one batch may be larger."""
+OBSERVERS_TURN_MAX_BYTES: Final = 2 << 20
+"""What a turn of the loop sends to all observers together: reading, copying and sending a megabyte takes about a millisecond. It spends
+TURN_MAX_MS on them at the most."""
 
 DATA_REQUEST_MAX_PARTITIONS: Final = 10_000
 """Of a Produce, Fetch or ListOffsets: each costs tens of microseconds, and a request is served in one go."""

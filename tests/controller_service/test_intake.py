@@ -49,7 +49,7 @@ def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
     queue.add(None, request("default"), 10.0)
-    assert queue.expired(10.05) == []
+    assert list(queue.expired(10.05)) == []
     assert [w.request.cluster_id for w in queue.expired(10.1)] == ["short"]
     assert [w.request.cluster_id for w in queue.drain()] == ["long", "default"]
     assert queue.waiting_bytes == 0
@@ -133,7 +133,7 @@ def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.Mo
         pass
     for _ in range(50):
         queue.add(Peer("b"), request(), 0.0)
-    assert len(queue.expired(30.0)) == 50
+    assert len(list(queue.expired(30.0))) == 50
     for _ in range(50):
         queue.add(Peer("b"), request(), 0.0)
 
@@ -155,8 +155,8 @@ def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
 def test_a_timeout_is_capped() -> None:
     queue = Intake(30.0, 300.0)
     queue.add(None, request("for 24 days", 2**31 - 1), 0.0)
-    assert queue.expired(299.9) == []
-    assert len(queue.expired(300.0)) == 1
+    assert list(queue.expired(299.9)) == []
+    assert len(list(queue.expired(300.0))) == 1
 
 
 def test_what_is_put_off_goes_with_its_link() -> None:
@@ -170,3 +170,78 @@ def test_what_is_put_off_goes_with_its_link() -> None:
     queue.abandon({gone})
     assert queue.wake(5.0)
     assert [w.link for w in queue.drain()] == [there]
+
+
+def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share_back() -> None:
+    queue = Intake(30.0)
+    here = Peer("a")
+    for number in range(10):
+        queue.add(here, request(str(number), 100), 0.0)
+    queue.add(here, request("later"), 0.0)
+    some = queue.expired(1.0)
+    assert [next(some).request.cluster_id for _ in range(4)] == ["0", "1", "2", "3"]
+    assert len(queue) == 7
+    # What is left is taken as ever, and what was taken is not late any more.
+    taken = queue.take()
+    assert taken is not None
+    assert taken.request.cluster_id == "4"
+    assert [w.request.cluster_id for w in queue.expired(1.0)] == ["5", "6", "7", "8", "9"]
+    assert [w.request.cluster_id for w in queue.drain()] == ["later"]
+    assert (len(queue), queue.waiting_bytes, queue._shares.total) == (0, 0, 0)
+
+
+def test_what_was_given_up_does_not_pile_up_behind_what_waits() -> None:
+    queue = Intake(30.0)
+    queue.add(Peer("a"), request("first", 100_000), 0.0)
+    for turn in range(20):
+        for _ in range(1_000):
+            queue.add(Peer("a"), request("x", 100), turn)
+        assert len(list(queue.expired(turn + 0.5))) == 1_000
+    assert len(queue) == 1
+    assert len(queue._queue) < 3_000
+
+
+def test_what_was_given_up_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_WAITING", 10)
+    queue = Intake(30.0)
+    for heartbeat in (False, True):
+        for _ in range(10):
+            queue.add(Peer("a"), request("x", 100), 0.0, heartbeat=heartbeat)
+    assert len(list(queue.expired(1.0))) == 20
+    for heartbeat in (False, True):
+        for _ in range(10):
+            queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
+        with pytest.raises(ApiError):
+            queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
+    assert [w.request.cluster_id for w in queue.drain()] == ["y"] * 20
+    assert len(queue) == 0
+
+
+def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
+    queue = Intake(30.0)
+    queue.add(None, request("a", 5_000), 0.0)
+    for at in range(4):
+        waiting = queue.take()
+        assert waiting is not None
+        queue.defer(waiting, at + 1.0)
+        assert list(queue.expired(at)) == []
+        assert queue.wake(at + 1.0)
+    assert [w.request.cluster_id for w in queue.expired(5.0)] == ["a"]
+    assert list(queue.expired(6.0)) == []
+    assert queue.take() is None
+
+
+def test_a_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() -> None:
+    """[160,000 listings on ten links: there was room for bytes, but none for one request more, and everybody was refused]"""
+    queue = Intake(30.0)
+    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+    refused: set[int] = set()
+    while len(refused) < 10:
+        for number in range(10):
+            try:
+                queue.add(Peer(f"greedy {number}"), listing, 0.0)
+            except ApiError:
+                refused.add(number)
+    for _ in range(1_000):
+        queue.add(Peer("honest"), listing, 0.0)
+    assert len(queue) <= limits.CONTROLLER_MAX_WAITING_REQUESTS

@@ -1,5 +1,6 @@
 """Observers are answered at once when there is news, parked when there is none, and never told more than is committed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from controller.observers import Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -75,10 +77,34 @@ def fetch(offset: int, **fields: Any) -> pb.MetadataFetchRequest:
     return pb.MetadataFetchRequest(fetch_offset=offset, **values)
 
 
+class Turns:
+    """The loop's turns, taken when the test wants them, and a stopwatch."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+        self.time_s = 0.0
+        self.pauses_s: list[float] = []
+
+    def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
+        self.pauses_s.append(pause_s)
+        self.due.append(callback)
+
+    def take(self, count: int = 1) -> None:
+        for _ in range(count):
+            due, self.due = self.due, []
+            for callback in due:
+                callback()
+
+
+def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
+    turns = turns or Turns()
+    return Observers(source, turns.soon, lambda: turns.time_s)
+
+
 @pytest.fixture
 def world():
     source = FakeSource()
-    observers = Observers(source)
+    observers = observers_of(source)
     link = FakeLink()
     observers.accept(link)
     # Hear the present LAO and epoch once, so that the next fetch finds no news in them.
@@ -124,7 +150,7 @@ def test_a_parked_fetch_ends_with_its_wait(world) -> None:
 
 def test_equally_far_observers_share_one_read() -> None:
     source = FakeSource()
-    observers = Observers(source)
+    observers = observers_of(source)
     links = [FakeLink() for _ in range(5)]
     for link in links:
         observers.accept(link)
@@ -154,7 +180,8 @@ def test_a_bad_fetch_is_refused_by_field(world, request_, code, field_) -> None:
 def test_not_the_controller_says_who_is(world) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
-    observers.refuse_all(ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2))
+    source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
+    observers.refuse_all()
     assert (link.sent[-1].error.error_code, link.sent[-1].leader_endpoint) == (ErrorCode.NOT_CONTROLLER, "c2:9093")
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=-1)
     observers.received(link, [fetch(10)])
@@ -210,7 +237,7 @@ def test_after_damage_was_met_nobody_is_answered(world) -> None:
 def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 4)
     source = FakeSource(registered=frozenset({7}))
-    observers = Observers(source)
+    observers = observers_of(source)
 
     def connect(peer: str) -> FakeLink:
         link = FakeLink()
@@ -241,7 +268,7 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
 
 def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 10)
-    observers = Observers(FakeSource())
+    observers = observers_of(FakeSource())
     greedy = [FakeLink() for _ in range(20)]
     for link in greedy:
         observers.accept(link)
@@ -250,3 +277,175 @@ def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.Mo
     other.peer = "other:1"
     observers.accept(other)
     assert not other.closed_because
+
+
+def far_ones(observers: Observers, count: int, **fields: Any) -> list[FakeLink]:
+    """Streams of as many strangers, all of which ask for the whole log."""
+    links = []
+    for number in range(count):
+        link = FakeLink()
+        link.peer = f"stranger:{number % 3}"
+        links.append(link)
+        observers.accept(link)
+        observers.received(link, [fetch(0, replica_id=-1, max_bytes=2**31 - 1, **fields)])
+    return links
+
+
+def in_megabytes(source: FakeSource) -> None:
+    def read(offset: int, until: int, max_bytes: int) -> bytes:
+        source.reads += 1
+        return bytes(min(max_bytes, 10 << 20))
+
+    source.read = read  # type: ignore[method-assign]
+
+
+def test_a_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -> None:
+    """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the leadership was lost]"""
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    in_megabytes(source)
+    links = far_ones(observers, 60)
+    counts = []
+    while sum(len(link.sent) for link in links) < 60:
+        before = sum(len(one.records) for link in links for one in link.sent)
+        turns.take()
+        counts.append(sum(len(one.records) for link in links for one in link.sent) - before)
+        assert counts[-1] > 0
+    assert max(counts) <= OBSERVERS_TURN_MAX_BYTES + OBSERVER_ANSWER_MAX_BYTES
+    assert all(len(one.records) == OBSERVER_ANSWER_MAX_BYTES for link in links for one in link.sent)
+    # Their connections took turns.
+    assert {link.peer for link in links} == {"stranger:0", "stranger:1", "stranger:2"}
+    turns.take(3)
+    assert turns.due == []
+
+
+def test_nor_does_it_work_for_them_for_long() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+
+    def read(offset: int, until: int, max_bytes: int) -> bytes:
+        turns.time_s += 0.002
+        return b"x"
+
+    source.read = read  # type: ignore[method-assign]
+    source.committed_end = 100
+    links = [FakeLink() for _ in range(30)]
+    for offset, link in enumerate(links):
+        observers.accept(link)
+        link.peer = f"stranger:{offset}"
+        # Nobody is as far as another: each costs a read.
+        observers.received(link, [fetch(offset, replica_id=-1)])
+    served = sum(len(link.sent) for link in links)
+    while served < 30:
+        before = turns.time_s
+        turns.take()
+        assert 0 < turns.time_s - before <= TURN_MAX_MS / 1000 + 0.002
+        served = sum(len(link.sent) for link in links)
+        # As long a pause follows, in which calls that are new are met.
+        assert turns.pauses_s[-1] >= TURN_MAX_MS / 1000 or served == 30
+
+
+def test_brokers_are_served_before_strangers() -> None:
+    source, turns = FakeSource(registered=frozenset({7})), Turns()
+    observers = observers_of(source, turns)
+    in_megabytes(source)
+    broker = FakeLink()
+    observers.accept(broker)
+    observers.received(broker, [fetch(10, broker_epoch=3)])
+    observers.received(broker, [fetch(10, broker_epoch=3)])
+    turns.take(2)
+    broker.sent.clear()
+    links = far_ones(observers, 60)
+    served = sum(len(link.sent) for link in links)
+    assert 0 < served < 5
+    # In the turn in which strangers have had all there is, and at once in the next one: its parked fetch, and then a new one.
+    source.committed_end = 11
+    observers.release()
+    turns.take()
+    assert len(broker.sent) == 1
+    observers.received(broker, [fetch(4, high_watermark=11, broker_epoch=3)])
+    turns.take()
+    assert len(broker.sent) == 2
+    assert sum(len(link.sent) for link in links) < 60
+
+
+def test_a_stranger_is_served_beside_very_many_streams_of_another_connection() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    in_megabytes(source)
+    far_ones(observers, 600)
+    honest = FakeLink()
+    honest.peer = "exporter:1"
+    observers.accept(honest)
+    observers.received(honest, [fetch(0, replica_id=-1)])
+    for _ in range(4):
+        turns.take()
+    assert len(honest.sent) == 1
+
+
+def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = far_ones(observers, 0)
+    for number in range(300):
+        link = FakeLink()
+        link.peer = f"stranger:{number % 5}"
+        links.append(link)
+        observers.accept(link)
+        for _ in range(2):
+            observers.received(link, [fetch(10, replica_id=-1)])
+            turns.take(2)
+        link.sent.clear()
+
+    def read(offset: int, until: int, max_bytes: int) -> bytes:
+        return bytes(200 << 10)
+
+    source.read = read  # type: ignore[method-assign]
+    source.committed_end = 11
+    observers.release()
+    assert 0 < sum(len(link.sent) for link in links) < 20
+    # Another commit meanwhile starves nobody.
+    source.committed_end = 12
+    observers.release()
+    for _ in range(40):
+        turns.take()
+    assert [len(link.sent) for link in links] == [1] * 300
+
+
+def test_a_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world) -> None:
+    _, observers, link = world
+    observers.received(link, [fetch(10, replica_id=-1)])
+    assert link.sent == []
+    observers.received(link, [fetch(8, replica_id=-1)])
+    assert [one.records for one in link.sent] == [b"8..10"]
+    for _ in range(100):
+        observers.received(link, [fetch(10, replica_id=-1)])
+    assert sum(map(len, observers._lines)) <= 2
+
+
+def test_those_who_wait_when_the_leadership_is_lost_are_told_in_several_turns() -> None:
+    source, turns = FakeSource(), Turns()
+    observers = observers_of(source, turns)
+    links = []
+    for number in range(100):
+        link = FakeLink()
+        link.peer = f"stranger:{number % 5}"
+        links.append(link)
+        observers.accept(link)
+        for _ in range(2):
+            observers.received(link, [fetch(10, replica_id=-1)])
+            turns.take()
+        link.sent.clear()
+
+    def slow(message: Any, link: FakeLink) -> None:
+        turns.time_s += 0.001
+        link.sent.append(message)
+
+    for link in links:
+        link.send = lambda message, link=link: slow(message, link)  # type: ignore[method-assign]
+    source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
+    observers.refuse_all()
+    assert 0 < sum(len(link.sent) for link in links) < 10
+    for _ in range(30):
+        turns.take()
+    assert all(link.sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER for link in links)

@@ -97,7 +97,7 @@ def test_what_expires_is_handed_out_once_and_never_sent() -> None:
     parks.committed(4)
     parks.park(write)
     assert list(parks.expired(0.5)) == []
-    assert list(parks.expired(1.0)) == [(write, False), (committed_one, True)]
+    assert list(parks.expired(1.0)) == [(committed_one, True), (write, False)]
     assert list(parks.expired(2.0)) == []
     parks.committed(99)
     parks.visibility(99, 99)
@@ -145,7 +145,7 @@ def test_a_retry_waits_for_the_visibility_that_it_asks_for() -> None:
     assert sent == [told, acknowledged]
     assert [each.response.write.reached for each in sent] == [VISIBLE, ACKNOWLEDGED]
     parks.visibility(7, 6)
-    assert sent[2:] == [latest, later]
+    assert sent[2:] == [later, latest]
 
 
 def test_a_retry_that_waits_in_vain_is_given_up_once() -> None:
@@ -195,3 +195,52 @@ def test_a_connection_may_park_no_more_than_it_leaves_for_others(monkeypatch: py
     parking.committed(count)
     parking.visibility(count, count)
     assert parking.has_room(greedy)
+
+
+def test_lost_replies_are_handed_out_one_by_one_and_expired_ones_too() -> None:
+    parks, sent = parking()
+    for offset in range(10):
+        parks.park(parked(offset, deadline=1.0))
+    some = parks.expired(1.0)
+    assert [next(some)[0].offset for _ in range(3)] == [0, 1, 2]
+    parks.committed(5)
+    assert [one.offset for one in sent] == [3, 4]
+    left = parks.drain()
+    assert [next(left)[0].offset for _ in range(2)] == [5, 6]
+    assert [one.offset for one, _ in left] == [7, 8, 9]
+    assert parks._shares.total == 0
+
+
+def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
+    """[each retry of a write that waits for a slow broker was looked at with each commit and each other retry]"""
+    parks, sent = parking()
+    parks.committed(1)
+    looked = 0
+
+    class Counted(Parked):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looked
+            looked += name == "offset"
+            return super().__getattribute__(name)
+
+    for number in range(500):
+        parks.park_duplicate(
+            Counted(SimpleNamespace(peer="a:1"), pb.ControllerResponse(), 10 + number, 0, ACKNOWLEDGED, 9.0)
+        )
+    for high_watermark in range(2, 500):
+        parks.committed(high_watermark)
+    assert sent == []
+    assert looked < 2_000
+
+
+def test_what_was_given_up_does_not_pile_up() -> None:
+    parks, _ = parking()
+    parks.park(parked(1, acks=VISIBLE, deadline=900.0))
+    parks.committed(2)
+    for turn in range(20):
+        for _ in range(1_000):
+            parks.park(parked(1, acks=VISIBLE, deadline=turn + 0.1))
+            parks.committed(2)
+        assert len(list(parks.expired(turn + 0.5))) == 1_000
+    assert len(parks) < 3_000
+    assert len(parks._deadlines) < 3_000

@@ -10,6 +10,7 @@ from test_sessions_in_service import unfenced_broker
 from controller import service
 from controller.decision import Decision
 from controller.leadership import Leadership
+from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
@@ -148,5 +149,58 @@ def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
         node.service.round_confirmed(request_round() + later)
         await answers
         assert count == 9
+
+    run(main())
+
+
+class SlowLink:
+    """Sending takes its time, which a stopwatch sees."""
+
+    def __init__(self, slow: SlowLoop, peer: str) -> None:
+        self.slow, self.peer = slow, peer
+        self.answers: list[pb.ControllerResponse] = []
+
+    def send(self, message: pb.ControllerResponse) -> None:
+        self.slow.spent_s += 0.001
+        self.answers.append(message)
+
+
+@pytest.mark.parametrize("end", ["lost leadership", "time is up", "parked, lost leadership", "parked, time is up"])
+def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """[65,536 requests waited when the leadership was lost, and were refused at once: for a second the new leader was not heard]"""
+
+    async def main() -> None:
+        _, node, _ = await unfenced_broker()
+        slow = SlowLoop(asyncio.get_running_loop())
+        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+        # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
+        monkeypatch.setattr(node.service.replica, "request_round", lambda: 1_000_000)
+        if "parked" not in end:
+            monkeypatch.setattr(node.service, "_decide_all", lambda *_: None)
+        link = SlowLink(slow, "somebody:1")
+        listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest(), timeout_ms=500)
+        count = 60
+        for _ in range(count):
+            node.service.received(link, [listing])  # type: ignore[arg-type]
+        await asyncio.sleep(0.2)
+        assert link.answers == []
+        refuse_some, told = node.service._refuse_some, []
+
+        def refused() -> None:
+            before = len(link.answers)
+            refuse_some()
+            told.append(len(link.answers) - before)
+
+        monkeypatch.setattr(node.service, "_refuse_some", refused)
+        if "lost" in end:
+            node.service.replica.resign("for the test")
+            assert len(link.answers) < count
+        await asyncio.sleep(0.5)
+        assert sum(told) == count
+        assert max(told) <= 6, told
+        code = ErrorCode.NOT_CONTROLLER if "lost" in end else ErrorCode.REQUEST_TIMED_OUT
+        assert {one.error.error_code for one in link.answers} == {code}
+        await asyncio.sleep(1.0)
+        assert len(link.answers) == count
 
     run(main())
