@@ -10,9 +10,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class FaultRange:
-    """A fault's strength. *every*: seconds between two on average; *probability*: of each message, or connect, or run."""
+    """A fault's strength. *every*: seconds between two on average; *probability*: of each message, or connect, or run; *once*: seconds."""
 
-    kind: Literal["every", "probability"]
+    kind: Literal["every", "probability", "once"]
     low: float
     high: float
     counts: tuple[str, ...] = ()
@@ -40,7 +40,6 @@ FAULTS: dict[str, FaultRange] = {
     "kill_mid_write": _every(1.0, 6.0),
     "kill_between_steps": _every(0.5, 4.0),
     "kill_all_controllers": _every(4.0, 12.0),
-    "controllers_away": _every(4.0, 12.0),
     "pause": _every(1.0, 6.0),
     "long_pause": _every(8.0, 20.0),
     "loop_blocked": _every(0.5, 4.0),
@@ -66,7 +65,6 @@ FAULTS: dict[str, FaultRange] = {
     "disk_error": _every(1.0, 6.0),
     "disk_full": _every(2.0, 8.0),
     "disk_low": _every(2.0, 8.0),
-    "all_disks_low": _every(2.0, 8.0),
     "disk_hang": _every(2.0, 8.0),
     "disk_slow": _every(2.0, 8.0),
     "bit_flip": _every(3.0, 12.0),
@@ -96,6 +94,9 @@ FAULTS: dict[str, FaultRange] = {
     "conversation_cut": _every(2.0, 8.0),
     "broker_away": _every(3.0, 12.0, needs_brokers=True),
     "broker_refused": _every(2.0, 8.0, needs_brokers=True),
+    # Once, at the end.
+    "all_disks_low": FaultRange("once", 8.0, 12.0),
+    "controllers_away": FaultRange("once", 0.1, 1.0),
     # Brokers that keep partitions.
     "kill_all_brokers": _data(4.0, 12.0),
     "broker_pause": _data(2.0, 8.0),

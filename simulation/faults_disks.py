@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from simulation.disk import Place
+from simulation.disk import Place, SimDisk
 from simulation.disk_hardware import Operation
 from simulation.hosts import ControllerHost
 from simulation.loop import host_context
@@ -67,29 +67,28 @@ async def disk_low(world: World, rng: random.Random) -> None:
     service = world.active()
     if service is not None and rng.random() < 0.3:
         hosts = [each for each in world.controllers if each.service is service]
-    await _low(world, rng, hosts, "disk_low", (0.3, 0.9), (2.0, 15.0))
+    disks = fill(world, hosts, lambda: rng.uniform(0.3, 0.9))
+    if disks:
+        world.happened("disk_low")
+        await asyncio.sleep(rng.uniform(2.0, 15.0))
+        make_room(world, disks)
 
 
-async def all_disks_low(world: World, rng: random.Random) -> None:
-    """Less than the reserve is free on each disk, for longer than it takes to know that."""
-    if world.config.reserve_bytes:
-        await _low(world, rng, world.controllers, "all_disks_low", (0.3, 0.6), (8.0, 10.0))
-
-
-async def _low(
-    world: World, rng: random.Random, hosts: Sequence[ControllerHost], name: str, share: tuple[float, float], lasts_s: tuple[float, float]
-) -> None:  # fmt: skip
-    disks = {host.name: host.disk for host in hosts if host.disk.capacity_bytes is None}
-    if not disks:
-        return
+def fill(world: World, hosts: Sequence[ControllerHost], share: Callable[[], float]) -> dict[ControllerHost, SimDisk]:
+    """Leave a share of the reserve free on these hosts' disks, drawn for each; those that were not nearly full before."""
+    disks = {host: host.disk for host in hosts if host.disk.capacity_bytes is None}
     for disk in disks.values():
-        disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * rng.uniform(*share))
-    world.note("disks", f"low on {' '.join(disks)}")
-    world.happened(name)
-    await asyncio.sleep(rng.uniform(*lasts_s))
-    for host in hosts:
-        if host.name in disks and host.disk is disks[host.name] and world.may_mend(host.name):
-            host.disk.capacity_bytes = None
+        disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * share())
+    if disks:
+        world.note("disks", f"low on {' '.join(host.name for host in disks)}")
+    return disks
+
+
+def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
+    """Take back what ``fill`` has done, unless it is to stay so."""
+    for host, disk in disks.items():
+        if host.disk is disk and world.may_mend(host.name):
+            disk.capacity_bytes = None
 
 
 async def disk_hang(world: World, rng: random.Random) -> None:
@@ -139,5 +138,5 @@ async def bit_flip(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, all_disks_low, disk_hang, disk_slow, bit_flip)
+    fault.__name__: fault for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
 }

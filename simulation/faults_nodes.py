@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.transport.api import Conversation
-from simulation.hosts import FENCES_ITSELF_AFTER_MS, BrokerHost, ControllerHost
+from simulation.hosts import BrokerHost, ControllerHost
 from simulation.loop import host_context
 
 if TYPE_CHECKING:
@@ -50,19 +50,6 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
         host.kill()
     for host in rng.sample(world.controllers, len(world.controllers)):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
-        start_again(world, host)
-
-
-async def controllers_away(world: World, rng: random.Random) -> None:
-    """All controllers are killed, and stay away until the brokers have fenced themselves; to who leads then these count as unfenced."""
-    world.note("controllers", "all killed, and stay away")
-    for host in world.controllers:
-        if host.service is not None:
-            world.happened("controllers_away")
-        host.kill()
-    fencing_s = (world.config.session_timeout_ms + FENCES_ITSELF_AFTER_MS) / 1000
-    await asyncio.sleep(fencing_s * (1 + world.config.drift) + rng.uniform(0.1, 1.0))
-    for host in world.controllers:
         start_again(world, host)
 
 
@@ -240,7 +227,7 @@ async def burst(world: World, rng: random.Random) -> None:
 RUN: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        kill_controller, kill_all_controllers, controllers_away, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign,
+        kill_controller, kill_all_controllers, kill_mid_write, pause, long_pause, loop_blocked, clock_jump, resign,
         kill_broker,
         broker_away, stop_broker, lose_broker_disk, newcomer, heartbeats_lost, burst, kill_between_steps,
     )

@@ -22,7 +22,7 @@ COUNTS = (3, 3, 4)
 """How many profiles the other seeds draw."""
 KEPT_SHARE = 0.5
 """Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
-SHORTER = 0.3
+SHORTER = 0.2
 """What is left of the time beyond ``SHORTEST_S``: scenes need less of it than chance does."""
 SHORTEST_S = 8.0
 BROKERS_MAX = 5
@@ -96,48 +96,49 @@ def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     )
 
 
-def _leaves(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers leave in order and are back at once; others die."""
-    return replace(config, faults=_with(config, {"stop_broker": 1.5, "kill_broker": 3.0}))
+def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers leave in order and are back at once, others die; metadata.version goes down and up."""
+    return replace(
+        _current(config),
+        faults=_with(config, {"stop_broker": 1.0, "kill_broker": 3.0, "lower_features": 1.0}),
+    )
 
 
-def _downgrade(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """metadata.version goes down and up."""
-    return replace(_current(config), faults=_with(config, {"lower_features": 1.5}))
-
-
-def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers without ids: some find one that is missing, some one that somebody has kept for them, some get a new one."""
+def _newcomers(config: SwarmConfig) -> SwarmConfig:
     return replace(
         _current(config),
         topics_share=max(config.topics_share, 0.1),
         session_timeout_ms=1500,
         adopt_after_ms=1000,
         safety_s=max(config.safety_s, 12.0),
-        faults=_with(
-            config, {"newcomer": 1.0, "broker_away": 1.0, "alter_hostnames": 4.0}, without=("roll_heartbeats",)
-        ),
     )
 
 
-def _alone(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers hear no controller for so long that they fence themselves, and nobody has fenced them in the log."""
+def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers without ids: some find one that is missing, some get a new one."""
+    # A host that somebody has mapped waits for its id, and keeps it from others.
+    without = ("roll_heartbeats", "alter_hostnames", "unregister_broker")
+    return replace(_newcomers(config), faults=_with(config, {"newcomer": 0.5, "broker_away": 1.0}, without=without))
+
+
+def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """Brokers without ids, on hosts that somebody has mapped to one."""
+    faults = {"newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}
+    return replace(_newcomers(config), faults=_with(config, faults, without=("roll_heartbeats",)))
+
+
+def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+    """All disks of the controllers are below their reserve; then all controllers are away until the brokers have fenced themselves."""
     return replace(
         config,
         session_timeout_ms=1500,
-        safety_s=max(config.safety_s, 10.0),
-        faults=_with(config, {"controllers_away": 5.0}, without=("roll_heartbeats",)),
-    )
-
-
-def _low(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """All disks of the controllers are below their reserve, for a while."""
-    return replace(
-        config,
         reserve_bytes=100_000,
         writes_per_s=max(config.writes_per_s, 5.0),
-        safety_s=max(config.safety_s, 16.0),
-        faults=_with(config, {"all_disks_low": 4.0}, without=("disk_full", "disk_low")),
+        faults=_with(
+            config,
+            {"all_disks_low": rng.uniform(7.5, 8.5), "controllers_away": rng.uniform(0.1, 1.0)},
+            without=("disk_full", "disk_low", "roll_heartbeats"),
+        ),
     )
 
 
@@ -156,10 +157,11 @@ def _snapshots(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Followers are left behind, and fetch snapshots part by part while newer ones replace them."""
     return replace(
         config,
-        snapshot_bytes=500,
+        # Not so large that a newer one has come before any is whole.
+        value_bytes=min(config.value_bytes, 300),
+        snapshot_bytes=800,
         retention_bytes=1,
         snapshot_part_bytes=100,
-        exports_per_s=0.0,
         writes_per_s=10.0,
         faults=_with(config, {"snapshot_cut": 0.3, "long_pause": 3.0, "kill_controller": 2.0}),
     )
@@ -169,11 +171,10 @@ PROFILES: dict[str, Profile] = {
     "incarnations": Profile(_incarnations, brokers=2),
     "unclean": Profile(_unclean, brokers=3),
     "moving": Profile(_moving, brokers=3),
-    "leaves": Profile(_leaves, brokers=2),
-    "downgrade": Profile(_downgrade),
+    "operated": Profile(_operated, brokers=2),
     "ids": Profile(_ids, brokers=2),
-    "alone": Profile(_alone, brokers=2),
-    "low": Profile(_low),
+    "mapped": Profile(_mapped, brokers=2),
+    "outages": Profile(_outages, brokers=2),
     "exports": Profile(_exports),
     "snapshots": Profile(_snapshots),
 }

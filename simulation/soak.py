@@ -143,6 +143,7 @@ def main() -> int:
     parser.add_argument(
         "--first-seed", type=int, default=None, help="default: the time, so that no two soaks are the same"
     )
+    parser.add_argument("--seeds", type=int, default=10**9, help="at most so many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
     parser.add_argument("--shrink-s", type=float, default=60.0)
@@ -152,7 +153,7 @@ def main() -> int:
     first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
     print(f"seeds from {first} on, {options.processes} processes, {options.minutes:g} min", flush=True)
     outcomes = run_pool(
-        iter(range(first, first + 10**9)),
+        iter(range(first, first + options.seeds)),
         processes=options.processes,
         until=time.monotonic() + options.minutes * 60,
         shrink_s=options.shrink_s,

@@ -32,6 +32,7 @@ from simulation import (
     faults_leases,
     faults_links,
     faults_nodes,
+    faults_once,
     faults_operators,
     faults_snapshots,
     faults_twins,
@@ -105,6 +106,8 @@ class World:
         self._newcomers = 0
         self.lasting = False
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
+        self._calm = False
+        """No fault begins anew but those of brokers."""
         self.core: dict[str, None] = {}
         """Names of the hosts that are healed in the liveness phase; before it, of none."""
         self.damaged: dict[str, None] = {}
@@ -410,6 +413,10 @@ class World:
         self.workload.begin()
         self._begin_faults()
         await asyncio.sleep(self.config.safety_s)
+        self._calm = True
+        for name, fault in faults_once.RUN.items():
+            if name in self.config.faults:
+                await fault(self, self.config.faults[name])
         await self._heal()
         await self._recover()
         self.watch.tell("end")
@@ -467,7 +474,7 @@ class World:
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
-            if not self.lasting:
+            if not self.lasting and (FAULTS[name].needs_brokers or not self._calm):
                 await fault(self, rng)
 
     # --- the liveness phase -------------------------------------------------------------------------------------------

@@ -196,8 +196,8 @@ REGRESSIONS = [
     ),
     pytest.param(
         1,
-        '{"brokers": 2, "clients": 1, "writes_per_s": 2.0, "reads_per_s": 0.0, "safety_s": 14.0, "session_timeout_ms": 1500, '
-        '"reserve_bytes": 100000, "faults": {"stop_broker": 0.5, "all_disks_low": 1.0}}',
+        '{"brokers": 2, "clients": 1, "writes_per_s": 2.0, "reads_per_s": 0.0, "safety_s": 2.0, "session_timeout_ms": 1500, '
+        '"reserve_bytes": 100000, "faults": {"stop_broker": 0.5, "all_disks_low": 12.0}}',
         id="while the disks were low a broker's heartbeats were refused and kept its session alive: it served nothing, and led on",
     ),
 ]

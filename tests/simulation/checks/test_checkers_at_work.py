@@ -84,7 +84,7 @@ DATA = SwarmConfig(
     faults={"kill_controller": 4.0, "kill_broker": 2.0, "twin_broker": 3.0, "stop_broker": 3.0, "connection_dead": 3.0,
             "conversation_cut": 4.0, "broker_alone": 4.0, "lose_broker_disk": 4.0, "replace_broker_disk": 4.0},
 )  # fmt: skip
-AWAY = SwarmConfig(safety_s=8.0, session_timeout_ms=1500, work_us=50.0, faults={"controllers_away": 3.0})
+AWAY = SwarmConfig(safety_s=8.0, session_timeout_ms=1500, work_us=50.0, faults={"controllers_away": 0.5})
 OTHERS = (
     (2, configs.TWINS),
     (1, configs.LOW),

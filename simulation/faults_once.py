@@ -1,0 +1,53 @@
+"""Faults that hold up everything: they come once, when the others have had their time, one after the other.
+
+Meanwhile only faults of brokers begin anew: what they are for takes a controller that stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from simulation.faults_disks import fill, make_room
+from simulation.faults_nodes import start_again
+from simulation.hosts import FENCES_ITSELF_AFTER_MS
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", float], Awaitable[None]]
+"""It is told how long it lasts, in seconds."""
+
+BACK_WITHIN_S = 5.0
+
+
+async def all_disks_low(world: World, lasts_s: float) -> None:
+    """Less than the reserve is free on each controller's disk, for longer than it takes to know that."""
+    if world.config.reserve_bytes:
+        rng = world.rng("all_disks_low")
+        disks = fill(world, world.controllers, lambda: rng.uniform(0.3, 0.6))
+        world.happened("all_disks_low")
+        await asyncio.sleep(lasts_s)
+        make_room(world, disks)
+
+
+async def controllers_away(world: World, lasts_s: float) -> None:
+    """All controllers are killed, and stay away until the brokers have fenced themselves; to who leads then these count as unfenced."""
+    world.note("controllers", "all killed, and stay away")
+    for host in world.controllers:
+        host.kill()
+    world.happened("controllers_away")
+    fencing_s = (world.config.session_timeout_ms + FENCES_ITSELF_AFTER_MS) / 1000
+    await asyncio.sleep(fencing_s * (1 + world.config.drift) + lasts_s)
+    for host in world.controllers:
+        start_again(world, host)
+    for _ in range(round(BACK_WITHIN_S / 0.1)):
+        await asyncio.sleep(0.1)
+        if world.active() is not None:
+            break
+    # Who is alone is found by looking now and then.
+    await asyncio.sleep(1.0)
+
+
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (controllers_away, all_disks_low)}
