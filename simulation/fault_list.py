@@ -80,7 +80,6 @@ FAULTS: dict[str, FaultRange] = {
     # Brokers and clients.
     "kill_broker": _every(1.0, 6.0, needs_brokers=True),
     "twin_broker": _every(4.0, 12.0, needs_brokers=True),
-    "thought_dead": _every(2.0, 8.0, needs_brokers=True),
     "heartbeats_lost": _every(2.0, 8.0, needs_brokers=True),
     "burst": _every(2.0, 8.0),
     "broker_behind": _every(1.0, 6.0, needs_brokers=True),
@@ -95,6 +94,7 @@ FAULTS: dict[str, FaultRange] = {
     "broker_away": _every(3.0, 12.0, needs_brokers=True),
     "broker_refused": _every(2.0, 8.0, needs_brokers=True),
     # Once, at the end.
+    "thought_dead": FaultRange("once", 1.0, 2.0, needs_brokers=True),
     "all_disks_low": FaultRange("once", 8.0, 12.0),
     "controllers_away": FaultRange("once", 0.1, 1.0),
     # Brokers that keep partitions.

@@ -1,6 +1,6 @@
 """Faults that hold up everything: they come once, when the others have had their time, one after the other.
 
-Meanwhile only faults of brokers begin anew: what they are for takes a controller that stays.
+Meanwhile only faults of brokers begin anew, what they are for takes a controller that stays; and none where a broker is thought dead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simulation.faults_disks import fill, make_room
 from simulation.faults_nodes import start_again
+from simulation.faults_twins import thought_dead
 from simulation.hosts import FENCES_ITSELF_AFTER_MS
 
 if TYPE_CHECKING:
@@ -50,4 +51,4 @@ async def controllers_away(world: World, lasts_s: float) -> None:
     await asyncio.sleep(1.0)
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (controllers_away, all_disks_low)}
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (thought_dead, controllers_away, all_disks_low)}

@@ -46,14 +46,16 @@ def _epoch(world: World, broker_id: int) -> int:
     return registered.epoch if registered is not None else -1
 
 
-async def thought_dead(world: World, rng: random.Random) -> None:
+async def thought_dead(world: World, lasts_s: float) -> None:
     """A broker sleeps until its session is over, a second process takes its id on another machine, and the first one wakes up.
 
     The log, which would tell it, comes later than its next heartbeat leaves.
     """
-    host = rng.choice(world.members)
-    if host.service is None or world.network.is_paused(host.name):
+    rng = world.rng("thought_dead")
+    running = [host for host in world.members if host.service is not None and not world.network.is_paused(host.name)]
+    if not running:
         return
+    host = rng.choice(running)
     world.note(host.name, "sleeps, and is thought dead")
     session_s = world.config.session_timeout_ms / 1000
     for controller in world.controllers:
@@ -72,8 +74,8 @@ async def thought_dead(world: World, rng: random.Random) -> None:
     if world.may_mend(host.name):
         world.network.resume(host.name)
     if not world.lasting:
-        await asyncio.sleep(rng.uniform(1.0, 3.0))
+        await asyncio.sleep(lasts_s)
         _end(world, twin)
 
 
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (twin_broker, thought_dead)}
+RUN: dict[str, Fault] = {fault.__name__: fault for fault in (twin_broker,)}

@@ -106,8 +106,8 @@ class World:
         self._newcomers = 0
         self.lasting = False
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
-        self._calm = False
-        """No fault begins anew but those of brokers."""
+        self._calm = ""
+        """No fault begins anew; "controllers": but those of brokers."""
         self.core: dict[str, None] = {}
         """Names of the hosts that are healed in the liveness phase; before it, of none."""
         self.damaged: dict[str, None] = {}
@@ -413,9 +413,9 @@ class World:
         self.workload.begin()
         self._begin_faults()
         await asyncio.sleep(self.config.safety_s)
-        self._calm = True
         for name, fault in faults_once.RUN.items():
-            if name in self.config.faults:
+            if name in self.config.faults and (self.members or not FAULTS[name].needs_brokers):
+                self._calm = "all" if FAULTS[name].needs_brokers else "controllers"
                 await fault(self, self.config.faults[name])
         await self._heal()
         await self._recover()
@@ -474,7 +474,7 @@ class World:
         }[name]  # fmt: skip
         while not self.lasting:
             await asyncio.sleep(rng.expovariate(1 / mean_s))
-            if not self.lasting and (FAULTS[name].needs_brokers or not self._calm):
+            if not self.lasting and (not self._calm or (self._calm == "controllers" and FAULTS[name].needs_brokers)):
                 await fault(self, rng)
 
     # --- the liveness phase -------------------------------------------------------------------------------------------

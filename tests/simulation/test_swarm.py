@@ -33,7 +33,7 @@ def test_the_draws_cover_every_fault_and_every_size() -> None:
 
 def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
     drawn = {seed: profiles_of(seed, draw_freely(seed)) for seed in range(300)}
-    assert {len(names) for names in drawn.values()} == {0, 2, 3, 4}
+    assert {len(names) for names in drawn.values()} == {0, 1, 3}
     assert 0.02 < sum(not names for names in drawn.values()) / 300 < 0.15
     for name in PROFILES:
         assert sum(name in names for names in drawn.values()) / 300 > 0.2
