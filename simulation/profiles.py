@@ -24,9 +24,9 @@ KEPT_SHARE = 0.5
 """Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
 SHORTER = 0.2
 """What is left of the time beyond ``SHORTEST_S``: scenes need less of it than chance does."""
-SHORTEST_S = 7.0
-BROKERS_MAX = 5
-"""More only make a run longer."""
+SHORTEST_S = 6.0
+VOTERS_MAX, BROKERS_MAX, CALLS_MAX = 5, 4, 5.0
+"""Of such a seed; calls: writes a second, and reads. More only make a run longer."""
 STAY_WITHOUT_BROKERS = 0.5
 """Of the seeds that drew no brokers: they draw only from the profiles that need none."""
 
@@ -46,12 +46,12 @@ def _with(config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, 
     return {**kept, **{name: min(mean_s, kept.get(name, mean_s)) for name, mean_s in faults.items()}}
 
 
-def _data(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
+def _data(config: SwarmConfig) -> SwarmConfig:
     """Brokers that keep partitions."""
     if config.data_per_s:
         return config
     # Who proposes ISRs of partitions that have data knows what he says.
-    return replace(config, data_per_s=rng.choice((5.0, 10.0)), isr_changes_per_s=0.0)
+    return replace(config, data_per_s=5.0, isr_changes_per_s=0.0)
 
 
 def _current(config: SwarmConfig) -> SwarmConfig:
@@ -73,14 +73,14 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Whole ISRs die, and somebody outside of them leads: what their last leader had alone is cut off."""
     return replace(
         config,
-        data_per_s=10.0,
+        data_per_s=8.0,
         isr_changes_per_s=0.0,
         unclean=True,
         unclean_topics=True,
         replica_lag_ms=500,
         session_timeout_ms=1500,
         disk_max_ms=max(config.disk_max_ms, 10.0),
-        safety_s=max(config.safety_s, 10.0),
+        safety_s=max(config.safety_s, 8.0),
         faults=_with(config, {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0}),
     )
 
@@ -88,8 +88,8 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Partitions are moved about, and topics come and go with what is in them."""
     return replace(
-        _data(config, rng),
-        admin_per_s=5.0,
+        _data(config),
+        admin_per_s=3.0,
         topics_share=0.3,
         writes_per_s=max(config.writes_per_s, 5.0),
     )
@@ -109,7 +109,7 @@ def _newcomers(config: SwarmConfig) -> SwarmConfig:
         topics_share=max(config.topics_share, 0.1),
         session_timeout_ms=1500,
         adopt_after_ms=1000,
-        safety_s=max(config.safety_s, 11.0),
+        safety_s=max(config.safety_s, 9.0),
     )
 
 
@@ -135,7 +135,7 @@ def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
         writes_per_s=max(config.writes_per_s, 5.0),
         faults=_with(
             config,
-            {"all_disks_low": rng.uniform(7.5, 8.5), "controllers_away": rng.uniform(0.1, 1.0)},
+            {"all_disks_low": rng.uniform(6.8, 7.5), "controllers_away": rng.uniform(0.1, 1.0)},
             without=("disk_full", "disk_low", "roll_heartbeats"),
         ),
     )
@@ -145,7 +145,7 @@ def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Logs are cut while exports read them."""
     return replace(
         _current(config),
-        exports_per_s=2.0,
+        exports_per_s=1.0,
         snapshot_bytes=500,
         retention_bytes=1,
         writes_per_s=max(config.writes_per_s, 5.0),
@@ -183,7 +183,10 @@ def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig
     rng = random.Random(f"{seed} swarm, kept")
     config = replace(
         config,
+        voters=min(config.voters, VOTERS_MAX),
         brokers=min(config.brokers, BROKERS_MAX),
+        writes_per_s=min(config.writes_per_s, CALLS_MAX),
+        reads_per_s=min(config.reads_per_s, CALLS_MAX),
         safety_s=SHORTEST_S + (config.safety_s - SHORTEST_S) * SHORTER,
         faults={name: strength for name, strength in config.faults.items() if rng.random() < KEPT_SHARE},
     )
