@@ -178,10 +178,14 @@ class ActiveController:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def decide(self, request: rpc.ControllerRequest, now: float) -> Decision:
-        """Decide one request. What is wrong with it is in the decision; nothing is raised, nothing is changed."""
+    def decide(self, request: rpc.ControllerRequest, now: float, kind: str | None = None) -> Decision:
+        """Decide one request. What is wrong with it is in the decision; nothing is raised, nothing is changed.
+
+        ``kind``: its body's name, if it is known already.
+        """
         cluster_id = request.cluster_id
-        kind = request.WhichOneof("body")
+        if kind is None:
+            kind = request.WhichOneof("body")
         handler = self._handlers.get(kind)
         try:
             if cluster_id and cluster_id != self._cluster_id:

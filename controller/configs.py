@@ -33,18 +33,19 @@ def alter_configs(
         check_item_count(len(resources), settings.max_records_per_request, "resources")
     records: list[Record] = []
     errors: dict[int, ApiError] = {}
-    seen: set[tuple[int, str]] = set()
+    seen: set[tuple[int, str]] | None = set() if len(resources) > 1 else None
     for index, resource in enumerate(resources):
         before = len(records)
         try:
-            key = (resource.resource_type, resource.resource_name)
-            if key in seen:
-                raise refuse(
-                    ErrorCode.INVALID_REQUEST,
-                    f"resource {key[0]} {key[1][:80]!r} is named twice",
-                    f"resources[{index}]",
-                )
-            seen.add(key)
+            if seen is not None:
+                key = (resource.resource_type, resource.resource_name)
+                if key in seen:
+                    raise refuse(
+                        ErrorCode.INVALID_REQUEST,
+                        f"resource {key[0]} {key[1][:80]!r} is named twice",
+                        f"resources[{index}]",
+                    )
+                seen.add(key)
             _alter_resource(view, settings, resource, index, records)
         except ApiError as error:
             del records[before:]

@@ -43,6 +43,8 @@ class Waiting:
     """Taken, or given up: it waits here no more."""
     queued: bool = True
     """It waits for its turn; else it is put off."""
+    kind: str | None = None
+    """The name of its body, where it is known."""
 
     @property
     def cost_bytes(self) -> int:
@@ -72,10 +74,18 @@ class Intake:
     def __len__(self) -> int:
         return self._queue.length + self._heartbeats.length - self._dead[False] - self._dead[True]
 
-    def add(self, link: Any, request: pb.ControllerRequest, now: float, *, heartbeat: bool = False) -> None:
+    def add(
+        self,
+        link: Any,
+        request: pb.ControllerRequest,
+        now: float,
+        *,
+        heartbeat: bool = False,
+        kind: str | None = None,
+    ) -> None:
         """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
-        ``link`` None: this node's own, which shares with nobody.
+        ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if it is known.
         """
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES:
@@ -94,7 +104,9 @@ class Intake:
         charged = peer is not None
         if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
             raise _throttled("this connection's share of the requests that may wait is used up")
-        waiting = Waiting(link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged, heartbeat)
+        waiting = Waiting(
+            link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged, heartbeat, kind=kind
+        )
         queue.push(peer, waiting)
         self._deadlines.add(waiting)
         self.waiting_bytes += size

@@ -457,7 +457,7 @@ class ControllerService:
             if heartbeat:
                 self._heard(link, request.broker_heartbeat)
             try:
-                self._intake.add(link, request, now, heartbeat=heartbeat)
+                self._intake.add(link, request, now, heartbeat=heartbeat, kind=body)
             except ApiError as error:
                 self._refuse(link, request, error)
         self._schedule_turn()
@@ -592,11 +592,11 @@ class ControllerService:
         ):
             count += 1
             taken_bytes += waiting.size
-            peer = waiting.link.peer
+            peer = waiting.peer
             if not parking.take_place(peer):
                 self._refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
-            decision = self._decide(active, waiting.request, now)
+            decision = self._decide(active, waiting, now)
             if decision.transfer_to is not None:
                 self._begin_transfer(leadership, decision, waiting)
                 break
@@ -657,21 +657,18 @@ class ControllerService:
                 self._schedule_turn()
                 return
 
-    def _decide(self, active: ActiveController, request: pb.ControllerRequest, now: float) -> Decision:
+    def _decide(self, active: ActiveController, waiting: Waiting, now: float) -> Decision:
+        request, refusal = waiting.request, self.space.verdict.refusal
         try:
-            active.state.without_space = bool(self.space.verdict.refusal)
-            decision = active.decide(request, now)
+            active.state.without_space = bool(refusal)
+            decision = active.decide(request, now, waiting.kind)
             error = decision.error
             if error is not None and isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
                     "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
                 )
-            if (
-                self.space.verdict.refusal
-                and decision.records
-                and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE
-            ):
-                return Decision([], None, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.verdict.refusal))
+            if refusal and decision.records and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
+                return Decision([], None, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
             return decision
         except FatalError:
             raise
@@ -712,7 +709,7 @@ class ControllerService:
                 # Who finds that it is the stale one does not name itself as the controller to go to.
                 response.leader_id = decision.error.leader_id
         else:
-            getattr(response, waiting.request.WhichOneof("body")).CopyFrom(decision.body)
+            getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
         if decision.records:
             token = response.write.token
             token.generation, token.epoch, token.offset = self._generation, leadership.epoch, offset
