@@ -26,8 +26,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.parking:Parking.park",
-                "(self._writes if parked.is_write else self._reads).append(parked)",
-                "self._finish(parked) if parked.is_write else self._reads.append(parked)",
+                "(self._reads if parked.round else self._writes).append(parked)",
+                "self._reads.append(parked) if parked.round else self._finish(parked)",
             ),
         ),
         QUIET,
