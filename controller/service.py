@@ -93,12 +93,11 @@ class ControllerService:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self.replica = Replica(quorum, store, transport, self, rng=rng, wall_clock_ms=wall_clock_ms)
-        self._generation = store.identity.generation
         self.snapshots = Snapshots(
             settings,
             self.replica,
             cluster_id=quorum.cluster_id,
-            generation=store.identity.generation,
+            generation=lambda: self.generation,
             now=self._loop.time(),
             wall_clock_ms=wall_clock_ms,
         )
@@ -216,7 +215,7 @@ class ControllerService:
     @property
     def generation(self) -> int:
         """Of this log."""
-        return self._generation
+        return self.replica.generation
 
     @property
     def leader_id(self) -> int:
@@ -561,7 +560,7 @@ class ControllerService:
         self._schedule_turn()
 
     def _claim(self, leadership: Leadership) -> None:
-        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self._generation):
+        if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self.generation):
             log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
         self._schedule_turn()
@@ -702,7 +701,7 @@ class ControllerService:
             correlation_id=waiting.request.correlation_id, leader_id=self._leader_id, controller_epoch=leadership.epoch
         )
         if decision.duplicate is not None:
-            return duplicate_of(decision.duplicate, waiting, response, self._generation)
+            return duplicate_of(decision.duplicate, waiting, response, self.generation)
         if decision.error is not None:
             fill_error(response, decision.error)
             if decision.error.code is ErrorCode.NOT_CONTROLLER:
@@ -712,7 +711,7 @@ class ControllerService:
             getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
         if decision.records:
             token = response.write.token
-            token.generation, token.epoch, token.offset = self._generation, leadership.epoch, offset
+            token.generation, token.epoch, token.offset = self.generation, leadership.epoch, offset
         return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)
 
     def _send_parked(self, parked: Parked) -> None:

@@ -90,7 +90,7 @@ class Snapshots:
         replica: Replica,
         *,
         cluster_id: str,
-        generation: int,
+        generation: Callable[[], int],
         now: float,
         wall_clock_ms: Callable[[], int],
     ) -> None:
@@ -157,7 +157,7 @@ class Snapshots:
             return False
         self._writing = image
         self._trigger = Trigger(now)
-        header = header_of(image, cluster_id=self._cluster_id, generation=self._generation)
+        header = header_of(image, cluster_id=self._cluster_id, generation=self._generation())
         self._replica.write_snapshot(header, pieces(image, header), self._taken)
         return True
 

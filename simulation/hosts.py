@@ -100,6 +100,8 @@ class ControllerHost:
         self._steps_to_live = 0
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
         """Told of a death in the middle of a write."""
+        self.held_down = False
+        """Nobody may start it."""
         self.ports = [9093]
         """Where its next process listens; the last one is the one that it says of itself."""
 
@@ -125,6 +127,8 @@ class ControllerHost:
 
     def start(self) -> None:
         """Start the process on what its disk holds."""
+        if self.held_down:
+            return
         self.incarnation += 1
         self._writes_to_live = -1
         self.network.tap(self.name, self._tap)

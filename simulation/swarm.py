@@ -21,6 +21,8 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
                "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
                "kill_between_steps", "disk_low")  # fmt: skip
 """Drawn by a generator of their own, for the same reason."""
+NOT_RECOVERED = ("bit_flip", "lower_features")
+"""Faults that do not go with a recovery."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut",)
 """Of no effect without the setting that goes with them."""
 DRAWN_BY_PROFILES = ("thought_dead", "controllers_away", "all_disks_low")
@@ -88,6 +90,8 @@ class SwarmConfig:
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
     snapshot_part_bytes: int = 0
     """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by default, and all of it fits in one."""
+    recovery: bool = False
+    """When the time of faults is over the disks of a majority of the voters are lost for good, and the log is led on from what is left."""
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     auto_join: bool = False
@@ -216,6 +220,11 @@ def draw_freely(seed: int) -> SwarmConfig:
         if config.snapshot_part_bytes:
             cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
             config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
+    taken_back = random.Random(f"{seed} swarm, recovery")
+    if taken_back.random() < 0.15 and not old and voters > 1:
+        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
+        faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
+        config = replace(config, recovery=True, faults=faults)
     if "disk_low" in config.faults:
         config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
     apart = random.Random(f"{seed} swarm, data")

@@ -11,6 +11,8 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 
 HOOKS = tuple(name for name in vars(Checker) if not name.startswith("_"))
 _VIEW_CALLS = ("apply", "hear", "reset", "install")
+_OF_IMAGES = ("broker_moved", "broker_asked", "message_sent")
+"""Hooks whose first argument is a host, about what its image makes it say."""
 
 
 class Watch:
@@ -25,10 +27,29 @@ class Watch:
             for name in HOOKS
         }
         self._announced: dict[str, tuple[int, int]] = {}
+        self.retired: list[Checker] = []
+        """Of a life that is over."""
 
     def wants(self, hook: str) -> bool:
         """Whether any checker does."""
         return bool(self._hooks[hook])
+
+    def renew(
+        self, checkers: Sequence[Checker], is_current: Callable[[Any], bool], is_new: Callable[[Any], bool]
+    ) -> None:
+        """Other checkers look on from here on, at the same hosts. They have begun.
+
+        ``is_current``: of a host, whether what it says is of the present history. ``is_new``: of a client's operation.
+        """
+        self.retired += [checker for checker in self.checkers if checker not in checkers]
+        self.checkers = list(checkers)
+        for name, hooks in self._hooks.items():
+            # In place: whoever was tapped has the list.
+            hooks[:] = [getattr(c, name) for c in checkers if getattr(type(c), name) is not getattr(Checker, name)]
+            if name in _OF_IMAGES:
+                hooks[:] = [_only_if(is_current, hook) for hook in hooks]
+            elif name == "client_returned":
+                hooks[:] = [_only_if(is_new, hook) for hook in hooks]
 
     def begin(self, world: World) -> None:
         """Before anything starts."""
@@ -152,6 +173,14 @@ class Watch:
         if lao >= 0 and self._announced.get(host.name) != (epoch, lao):
             self._announced[host.name] = (epoch, lao)
             self.tell("lao_announced", host, epoch, lao)
+
+
+def _only_if(wanted: Callable[[Any], bool], hook: Callable[..., None]) -> Callable[..., None]:
+    def told(subject: Any, *arguments: Any) -> None:
+        if wanted(subject):
+            hook(subject, *arguments)
+
+    return told
 
 
 __all__ = ["CheckFailedError", "Watch"]

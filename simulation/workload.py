@@ -144,7 +144,12 @@ class Workload:
         counts = self._world.outcome.operations
         counts["duplicate"] = counts.get("duplicate", 0) + 1
 
-    async def last_write(self, within_s: float) -> Operation:
+    @property
+    def operations(self) -> int:
+        """The number of the last one."""
+        return self._operations
+
+    async def last_write(self, within_s: float, key: str = "last") -> Operation:
         """Write after the healing, until one write has reached all it can. Raises CheckFailedError."""
         world = self._world
         deadline = world.now() + within_s
@@ -153,7 +158,7 @@ class Workload:
             attempt += 1
             brokers = [host.name for host in world.core_brokers()]
             client = Client(self, world, f"last.{attempt}", direct=not brokers, only=brokers or None, host="last")
-            operation = await client.write_config("last", acks=LEVELS[-1] if brokers else LEVELS[0])
+            operation = await client.write_config(key, acks=LEVELS[-1] if brokers else LEVELS[0])
             client.close()
             if operation.outcome == "ok" and operation.reached == operation.acks:
                 return operation

@@ -38,6 +38,7 @@ from simulation import (
     faults_twins,
     faults_voters,
     last_reads,
+    recovered_quorum,
 )
 from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
 from simulation.checks.api import Checker, CheckFailedError
@@ -300,7 +301,11 @@ class World:
     @property
     def voters_change(self) -> bool:
         """Whether this run changes the voter set: then who a majority is only the log knows."""
-        return self.config.auto_join or not faults_voters.VOTER_FAULTS.isdisjoint(self.config.faults)
+        return (
+            self.config.auto_join
+            or self.config.recovery
+            or not faults_voters.VOTER_FAULTS.isdisjoint(self.config.faults)
+        )
 
     def may_damage(self) -> bool:
         """Whether one more voter's copy may be lost: the others are a majority still."""
@@ -417,7 +422,10 @@ class World:
             if name in self.config.faults and (self.members or not FAULTS[name].needs_brokers):
                 self._calm = "all" if FAULTS[name].needs_brokers else "controllers"
                 await fault(self, self.config.faults[name])
+        recovery = await recovered_quorum.lose_majority(self) if self.config.recovery else None
         await self._heal()
+        if recovery is not None:
+            await recovered_quorum.go_on(self, recovery, self.config.liveness_s)
         await self._recover()
         self.watch.tell("end")
         image = self.active_image()
@@ -534,7 +542,7 @@ class World:
         """A leader, everyone caught up with it, LAO at the end, writes served: each within the bound."""
         bound = self.config.liveness_s
         await self.until(lambda: self.active() is not None, bound, "a majority elects a leader")
-        if "roll_heartbeats" in self.config.faults:
+        if "roll_heartbeats" in self.config.faults and not any(t.get_name() == "end of the roll" for t in self._tasks):
             self.spawn(faults_voters.end_roll(self), "end of the roll")
         await self.until(self._core_joined, bound, "the brokers of the healed part are unfenced")
         async with asyncio.timeout(bound * 2):
@@ -571,9 +579,10 @@ class World:
             faults_data.collect(broker, self.outcome.faults)
         self.outcome.virtual_s = self.now()
         self.outcome.steps = self.network.loop.steps
-        for checker in self.watch.checkers:
+        for checker in (*self.watch.retired, *self.watch.checkers):
             for what, count in checker.looked_at().items():
-                self.outcome.looked_at[f"{type(checker).__name__}.{what}"] = count
+                name = f"{type(checker).__name__}.{what}"
+                self.outcome.looked_at[name] = self.outcome.looked_at.get(name, 0) + count
         self.outcome.digest = self._digest.hexdigest()
 
 

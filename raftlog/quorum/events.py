@@ -25,7 +25,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class LogSpan:
     """A chunk about to be appended: verified, contiguous. ``epochs``: (epoch, first offset) of each run of equal epochs.
 
-    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
+    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853). ``generation``: the one that a
+    RecoveryRecord in it begins; 0: there is none.
     """
 
     base_offset: int
@@ -33,6 +34,7 @@ class LogSpan:
     epochs: tuple[tuple[int, int], ...]
     data: bytes
     voters: tuple[VotersAt, ...] = ()
+    generation: int = 0
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

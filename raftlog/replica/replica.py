@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.log_generation import generation_in
 from raftlog.logger import get_logger
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.observability.registry import Latency
@@ -73,6 +74,8 @@ class Replica(PeerObserver):
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[ev.Event] = deque()
         self._recovered = self._stepping = self._closed = False
+        self.generation = store.identity.generation
+        """Of the log: this directory's, or a later one that the log tells of. A node that joins later was formatted without any."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait begins.
@@ -106,6 +109,7 @@ class Replica(PeerObserver):
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
         self._tail = TailCache(recovered.end_offset, TAIL_CACHE_BYTES)
         self.last_timestamp_ms = recovered.last_timestamp_ms
+        self.generation = max(self.generation, recovered.generation)
         self.log_start_offset, self._durable_end_offset = recovered.start_offset, recovered.end_offset
         self._snapshots = recovered.snapshots
         self._recovered = True
@@ -300,7 +304,8 @@ class Replica(PeerObserver):
             try:
                 checked = batch.scan(chunk, expect_offset=self._tail.end_offset)
                 voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
-                span = ev.LogSpan(self._tail.end_offset, checked.end_offset, checked.epochs, chunk, voters)
+                generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
+                span = ev.LogSpan(self._tail.end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
             except UnknownRecordError as error:
                 self._fail(error)
                 return
@@ -421,6 +426,7 @@ class Replica(PeerObserver):
     def _append(self, effect: ev.Append) -> None:
         self._remember(effect.span)
         self._unwritten.append(effect.span)
+        self.generation = max(self.generation, effect.span.generation)
 
     def _remember(self, span: ev.LogSpan) -> None:
         if span.base_offset == self._tail.end_offset:
@@ -491,6 +497,7 @@ class Replica(PeerObserver):
         self._tail.reset(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
         self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
+        self.generation = max(self.generation, header.generation)
         # Those before it went with the log.
         self._snapshots = (snapshot_id,)
         log.info("snapshot installed", snapshot=str(snapshot_id))

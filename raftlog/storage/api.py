@@ -80,6 +80,8 @@ class RecoveredLog:
 
     Empty: never named, the configured set counts.
     """
+    generation: int = 0
+    """As the log itself and the newest snapshot say; 0 if they say nothing. The directory's identity may know of a later one."""
 
 
 class LogStore(Protocol):

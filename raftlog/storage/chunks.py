@@ -10,6 +10,7 @@ import google_crc32c
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
+from raftlog.log_generation import generation_in
 from raftlog.voter import VotersAt
 from raftlog.voters_log import voters_in
 
@@ -54,12 +55,13 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
 
 
 class LogScan(NamedTuple):
-    """A whole log, checked: its end (exclusive), its epoch index, its last timestamp, and the voter sets in it."""
+    """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it, and its generation if it says so."""
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     last_timestamp_ms: int
     voters: tuple[VotersAt, ...]
+    generation: int = 0
 
 
 def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch: int = 0) -> LogScan:
@@ -70,6 +72,7 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
     end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
     voters: list[VotersAt] = []
+    generation = 0
     source = iter(chunks)
     while (following := _next_chunk(source, end)) is not None:
         key, chunk = following
@@ -88,8 +91,9 @@ def scan_log(chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch
             if not runs or epoch > last:
                 runs.append((epoch, base))
         voters.extend(voters_in(chunk, found.control_at))
+        generation = max(generation, generation_in(chunk, found.control_at))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
-    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters))
+    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters), generation)
 
 
 def _gap(offset: int, key: int) -> CorruptLogError:

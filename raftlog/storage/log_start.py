@@ -93,6 +93,7 @@ def recovered(
         state.start_epoch,
         snapshots,
         known_voters(newest, found.voters),
+        max(found.generation, newest[1].generation if newest is not None else 0),
     )
 
 

@@ -9,7 +9,7 @@ leads nothing; recovering again is right.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.leader_epochs import MAX_GENERATION
 from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
-from raftlog.storage.api import NodeIdentity, RecoveredLog, VoteState
+from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.beginning_anew import RECORDS, RECOVERED, beginning_chunk
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.log_store import RocksLogStore
@@ -78,33 +78,50 @@ async def recover_unsafely(
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
     async with _opened(directory) as (store, found):
-        before = _survivor(directory, store.identity, found)
-        identity = before.identity
-        endpoint = endpoint or before.endpoint()
-        if not endpoint:
-            raise ConfigError(f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT")
-        voter = Voter(identity.node_id, endpoint, identity.directory_id)
-        generation = max(identity.generation + 1, least_generation)
-        if generation > MAX_GENERATION:
-            raise ConfigError(f"there are no leader epochs left for generation {generation}")
-        epoch = _next_epoch(before)
-        what = pb.RecoveryRecord(
-            kind=RECOVERED,
-            generation=generation,
-            previous_cluster_id=identity.cluster_id,
-            previous_generation=identity.generation,
-            # A vote may be of an epoch that no record can carry.
-            previous_epoch=min(before.epoch, EPOCH_LIMIT),
-            previous_voters=to_entries(before.voters),
+        return await begin_anew(
+            store,
+            _survivor(directory, store.identity, found),
+            lambda identity: write_identity(directory, identity),
+            endpoint=endpoint,
             reason=reason,
+            now_ms=max(now_ms, found.last_timestamp_ms),
+            least_generation=least_generation,
         )
-        base, end = before.end_offset, before.end_offset + RECORDS
-        timestamp_ms = max(now_ms, found.last_timestamp_ms)
-        chunk = beginning_chunk(what, (voter,), base_offset=base, epoch=epoch, timestamp_ms=timestamp_ms)
-        write_identity(directory, replace(identity, generation=generation))
-        await _write_vote(store, VoteState(epoch=epoch))
-        store.append(chunk, base, end)
-        await _flush(store)
+
+
+async def begin_anew(
+    store: LogStore, before: Survivor, keep_identity: Callable[[NodeIdentity], None],
+    *, endpoint: str, reason: str, now_ms: int, least_generation: int = 0,
+) -> Recovery:  # fmt: skip
+    """The recovery of an open store. ``keep_identity`` makes the new identity durable; ``now_ms``: no earlier than the last record.
+
+    Raises as ``recover_unsafely``.
+    """
+    identity = before.identity
+    endpoint = endpoint or before.endpoint()
+    if not endpoint:
+        raise ConfigError(f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT")
+    voter = Voter(identity.node_id, endpoint, identity.directory_id)
+    generation = max(identity.generation + 1, least_generation)
+    if generation > MAX_GENERATION:
+        raise ConfigError(f"there are no leader epochs left for generation {generation}")
+    epoch = _next_epoch(before)
+    what = pb.RecoveryRecord(
+        kind=RECOVERED,
+        generation=generation,
+        previous_cluster_id=identity.cluster_id,
+        previous_generation=identity.generation,
+        # A vote may be of an epoch that no record can carry.
+        previous_epoch=min(before.epoch, EPOCH_LIMIT),
+        previous_voters=to_entries(before.voters),
+        reason=reason,
+    )
+    base, end = before.end_offset, before.end_offset + RECORDS
+    chunk = beginning_chunk(what, (voter,), base_offset=base, epoch=epoch, timestamp_ms=now_ms)
+    keep_identity(replace(identity, generation=generation))
+    await _write_vote(store, VoteState(epoch=epoch))
+    store.append(chunk, base, end)
+    await _flush(store)
     return Recovery(before, generation, epoch, voter, end)
 
 
@@ -132,25 +149,31 @@ async def _opened(directory: Path) -> AsyncIterator[tuple[RocksLogStore, Recover
 
 
 def _survivor(directory: Path, identity: NodeIdentity, found: RecoveredLog) -> Survivor:
+    return survivor_of(identity, found, read_bootstrap(directory).voters or ())
+
+
+def survivor_of(identity: NodeIdentity, found: RecoveredLog, configured: tuple[Voter, ...]) -> Survivor:
+    """What a log that was checked has. ``configured``: the voters if it names none."""
     logged = found.voters[-1].voters if found.voters else ()
+    # A directory that joined after a recovery was formatted without its generation: the next one must be higher all the same.
     return Survivor(
-        identity=identity,
+        identity=replace(identity, generation=max(identity.generation, found.generation)),
         epoch=found.vote.epoch,
         last_epoch=found.epochs[-1][0] if found.epochs else found.start_epoch,
         start_offset=found.start_offset,
         end_offset=found.end_offset,
-        voters=logged or read_bootstrap(directory).voters or (),
+        voters=logged or configured,
     )
 
 
-async def _write_vote(store: RocksLogStore, vote: VoteState) -> None:
+async def _write_vote(store: LogStore, vote: VoteState) -> None:
     done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
     store.write_vote(vote, done.set_result)
     if (error := await done) is not None:
         raise error
 
 
-async def _flush(store: RocksLogStore) -> None:
+async def _flush(store: LogStore) -> None:
     done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
     store.flush(done.set_result, inline=False)
     if isinstance(outcome := await done, StorageError):

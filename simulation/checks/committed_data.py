@@ -164,7 +164,7 @@ class CommittedData(Checker):
         epoch = committed.log.epochs[committed.log.index_at(end)]
         for member in committed.isr:
             disk = self.soundness(member)
-            if disk is not None and (found := _epoch_on(disk, key, end)) != epoch:
+            if disk is not None and (found := epoch_on(disk, key, end)) != epoch:
                 raise CheckFailedError(
                     f"I24: {name_of(key)} is committed up to {end}, there of leader epoch {epoch}; broker {member} {why}, and on"
                     f" its disk {disk.directory_id} that is {'missing' if found is None else f'of leader epoch {found}'}"
@@ -208,7 +208,7 @@ class CommittedData(Checker):
             return  # Damaged since it was written: what it holds can't be told from here.
         for named in request.partitions:
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
-            if end and _epoch_on(host.disk, key, end) != named.last_fetched_epoch:
+            if end and epoch_on(host.disk, key, end) != named.last_fetched_epoch:
                 raise CheckFailedError(
                     f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch {named.last_fetched_epoch}: not on its disk"
                 )
@@ -230,7 +230,7 @@ class CommittedData(Checker):
                 )
             epoch = log.epochs[index]
             damaged = host.disk is not None and host.disk.directory_id in self._lost
-            if host.disk is None or (not damaged and _epoch_on(host.disk, key, end) != epoch):
+            if host.disk is None or (not damaged and epoch_on(host.disk, key, end) != epoch):
                 raise CheckFailedError(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk")
             committed = self.partitions.get(key)
             if committed is not None and epoch < committed.floor_epoch:
@@ -259,7 +259,7 @@ class CommittedData(Checker):
         wanted = min(int(self._golden.config(TOPIC, topic, MIN_ISR, self._golden.end) or 1), replicas)
         found = [other.disk for other in self.world.brokers if other.disk is not None]
         disks = [disk for disk in found if disk.directory_id not in self._lost]
-        copies = sum(_epoch_on(disk, key, end) == epoch for disk in disks)
+        copies = sum(epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self._lost) < wanted:
             raise CheckFailedError(
                 f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on {copies} disks,"
@@ -347,7 +347,7 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
     return int(role.epoch) if role is not None and hasattr(role, "high_watermark") else -1
 
 
-def _epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
+def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
     """The leader epoch of the batch that is durable on a disk and has the record before ``end``; None: there is none."""
     chunks = disk.durable.get(key)
     if chunks is None:

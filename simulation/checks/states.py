@@ -133,7 +133,7 @@ class States(Checker):
 
     @override
     def sample(self) -> None:
-        for host in self._ledger.world.controllers:
+        for host in self.world.controllers:
             service = host.service
             if service is None or host.core is None:
                 continue
@@ -147,12 +147,12 @@ class States(Checker):
             self._compare(host.name, builder.offset, builder.epoch, builder.state_hash % (1 << 128))
         self._samples += 1
         if self._samples % SAMPLES == 0:
-            hosts: list[ControllerView | BrokerView] = [*self._ledger.world.controllers, *self._ledger.world.brokers]
+            hosts: list[ControllerView | BrokerView] = [*self.world.controllers, *self.world.brokers]
             self._compare_contents(hosts[self._samples // SAMPLES % len(hosts)])
 
     @override
     def end(self) -> None:
-        world = self._ledger.world
+        world = self.world
         hosts: list[ControllerView | BrokerView] = [*world.controllers, *world.brokers]
         for host in hosts:
             self._compare_contents(host)

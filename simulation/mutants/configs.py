@@ -279,3 +279,10 @@ BUSY = SwarmConfig(
     numbered_share=0.0, topics_share=0.0, asks_share=0.5, safety_s=1.0, disk_max_ms=50.0, work_us=300.0, faults={"burst": 0.5},
 )  # fmt: skip
 """More to decide than there is time for, and code that takes time."""
+
+RECOVERED = SwarmConfig(
+    brokers=3, clients=2, writes_per_s=10.0, reads_per_s=5.0, topics_share=0.3, data_per_s=30.0, safety_s=6.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, replica_lag_ms=500, snapshot_bytes=5000, retention_bytes=5000, recovery=True,
+    faults={"kill_broker": 2.0, "kill_controller": 3.0, "brokers_cut": 2.0},
+)  # fmt: skip
+"""The disks of a majority are lost for good, and what is left is led on."""

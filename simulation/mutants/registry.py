@@ -15,6 +15,7 @@ from simulation.mutants import (
     in_partitions,
     in_quorum,
     in_reads,
+    in_recovery,
     in_snapshots,
 )
 from simulation.mutants.mutant import Mutant
@@ -32,6 +33,7 @@ MUTANTS: dict[str, Mutant] = {
         in_broker,
         in_broker_ids,
         in_reads,
+        in_recovery,
         in_lifecycle,
         in_messages,
         in_operations,

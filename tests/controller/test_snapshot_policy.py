@@ -110,7 +110,7 @@ class Stage:
         self.now_ms = 0
         self.images = 0
         self.snapshots = Snapshots(
-            SETTINGS, self.replica, cluster_id="c", generation=2, now=0.0, wall_clock_ms=lambda: self.now_ms
+            SETTINGS, self.replica, cluster_id="c", generation=lambda: 2, now=0.0, wall_clock_ms=lambda: self.now_ms
         )  # type: ignore[arg-type]
 
     def tick(self, now: float, offset: int, *, state_bytes: int = 0, **fields: Any) -> bool:

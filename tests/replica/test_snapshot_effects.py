@@ -12,7 +12,10 @@ from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.quorum import events as ev
 from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import SnapshotId
+from raftlog.storage.beginning_anew import beginning_chunk
 from raftlog.voter import Voter
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.loop import run
 
 VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
@@ -20,7 +23,7 @@ ID = SnapshotId(40, 3)
 
 
 def content(snapshot_id: SnapshotId = ID, cluster_id: str = "c", voters: tuple[Voter, ...] = VOTERS) -> bytes:
-    header = SnapshotHeader(cluster_id, 0, snapshot_id.end_offset, snapshot_id.epoch, 5000, voters)
+    header = SnapshotHeader(cluster_id, 3, snapshot_id.end_offset, snapshot_id.epoch, 5000, voters)
     return encode_header(header) + encode_footer(header, 1, 0)
 
 
@@ -63,9 +66,30 @@ def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -
         assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
         replica = stage.replica
         assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots) == (40, 40, (ID,))
-        assert replica.last_timestamp_ms == 5000
+        assert (replica.last_timestamp_ms, replica.generation) == (5000, 3)
         stage.append(1)
         assert len(replica.read(40, 41, 100)) > 0
+
+    run(main())
+
+
+def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_here() -> None:
+    """The disk of one that joins later was formatted without it."""
+
+    async def main() -> None:
+        replica = Stage().replica
+        assert replica.generation == 0
+        chunk = beginning_chunk(pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
+        steps: list[ev.Event] = []
+        replica._step = steps.append  # type: ignore[method-assign]
+        replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
+        [event] = steps
+        assert isinstance(event, ev.ResponseReceived)
+        assert event.span is not None
+        assert event.span.generation == 2
+        assert replica.generation == 0, "not before it is appended"
+        replica._append(ev.Append(event.span))
+        assert replica.generation == 2
 
     run(main())
 

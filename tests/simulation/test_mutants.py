@@ -76,6 +76,7 @@ def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str,
         "STEPS",
         "LOW",
         "BUSY",
+        "RECOVERED",
     ],
 )
 def test_without_an_edit_nothing_fails(name: str) -> None:

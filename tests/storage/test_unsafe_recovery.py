@@ -15,6 +15,7 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.storage import log_store, unsafe_recovery
 from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.storage.beginning_anew import beginning_chunk
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.unsafe_recovery import EPOCHS_SKIPPED, examine, recover_unsafely
@@ -211,3 +212,22 @@ async def test_damage_is_refused_not_recovered(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError):
         await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
     assert read_identity(directory) == IDENTITY
+
+
+async def test_a_directory_that_joined_after_a_recovery_begins_a_generation_above_that_one(tmp_path: Path) -> None:
+    """It was formatted without one. Else two histories would be of the same generation, and brokers could not tell them apart."""
+    directory = tmp_path / "data"
+    format_storage(directory, IDENTITY)
+    store = open_rocks(directory)
+    store.recover()
+    what = pb.RecoveryRecord(kind="unsafe recovery", generation=3)
+    chunk = beginning_chunk(what, VOTERS, base_offset=0, epoch=5, timestamp_ms=9)
+    store.append(chunk, 0, 2)
+    await flush(store)
+    await write_vote(store, VoteState(epoch=5, voted_id=2))
+    store.close()
+    assert read_identity(directory).generation == 0
+    assert opened(directory)[0].generation == 3
+    assert (await examine(directory)).identity.generation == 3
+    done = await recover_unsafely(directory, endpoint="", reason="again", now_ms=NOW_MS)
+    assert done.generation == read_identity(directory).generation == 4

@@ -1,0 +1,192 @@
+"""What an unsafe recovery may lose, and what not.
+
+The history that was committed ends where the directory that is recovered ends; what only the lost directories had is gone. From there
+on another history is committed, of the next generation, and fresh checkers look on. What they take over is said in
+``checkers_after``. It must hold that
+
+* the log that was recovered from is a beginning of what is committed from now on: all of it, byte for byte;
+* all nodes that are healed come to the new generation, those too that join with disks that were formatted without it;
+* nobody leads a partition in a leader epoch below the generation's range, and no two histories meet in one leader epoch (I23);
+* what was committed of a partition is there in the end, if every member of the ISR that the recovered metadata knows has it on its disk,
+  and no later loss of disks and no unclean leader has made it void.
+
+Would catch: a recovery that keeps the generation, that rewrites what it found, leader epochs that are not raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import override
+
+from raftlog.metadata.leader_epochs import first_leader_epoch
+from raftlog.metadata.records import Record, RecordType
+from raftlog.storage.partition_api import PartitionKey
+from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.claims import Claims
+from simulation.checks.commitment import Commitment
+from simulation.checks.committed_data import Committed, CommittedData, epoch_on
+from simulation.checks.data_clients import DataClients
+from simulation.checks.durability import Durability
+from simulation.checks.elections import Elections
+from simulation.checks.history import Linearizability
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.checks.queues import Queues
+from simulation.checks.replica_logs import ReplicaLogs, name_of
+from simulation.checks.snapshot_parts import SnapshotParts
+from simulation.checks.states import States
+from simulation.checks.turns import Turns
+from simulation.checks.visibility import Visibility
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class _Kept(NamedTuple):
+    """What is committed of a partition up to ``end``, and must stay as long as the partition's ``era`` does."""
+
+    end: int
+    chain: int
+    era: int
+
+
+class _Present:
+    """The world without brokers that have not come to a generation: their images are of another history."""
+
+    def __init__(self, world: World, generation: int) -> None:
+        self._world, self._generation = world, generation
+
+    @property
+    def brokers(self) -> list[BrokerView]:
+        """Those of this generation."""
+        return [host for host in self._world.brokers if generation_of(host) >= self._generation]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+
+def generation_of(host: BrokerView) -> int:
+    """Which log a broker's image is of; -1: of none, or it is down."""
+    return host.service._view.generation if host.service is not None else -1
+
+
+class Recovered(Checker):
+    """The life after a recovery."""
+
+    def __init__(self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, generation: int) -> None:
+        self._golden, self._logs, self._data, self._generation = ledger.golden, logs, data, generation
+        self._kept: dict[PartitionKey, _Kept] = {}
+        self.elected = 0
+        """Leaders of partitions, since."""
+        self.kept = self.forgotten = 0
+        """Batches of the history before that the new one has, and has not."""
+        self.partitions = self.excused = self.verified = 0
+        """Whose records must stay, and need not; and those that were looked at in the end."""
+
+    def listen(self) -> None:
+        """From here on what becomes committed is new."""
+        self._golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        first = first_leader_epoch(self._generation)
+        for record in records:
+            if record.type not in (RecordType.PARTITION, RecordType.PARTITION_CHANGE):
+                continue
+            message = record.message
+            found = self._golden.partition((message.topic_id, message.partition_id))
+            if found is not None and found.leader >= 0:
+                self.elected += 1
+                if found.leader_epoch < first:
+                    raise CheckFailedError(
+                        f"{name_of((message.topic_id, message.partition_id))} is led by broker {found.leader} in leader epoch"
+                        f" {found.leader_epoch}; those of generation {self._generation} begin at {first}"
+                    )
+
+    def keep(self, before: CommittedData) -> None:
+        """Find out what of the partitions' records must stay."""
+        for key, old in before.partitions.items():
+            partition, now = self._golden.partition(key), self._data.partitions.get(key)
+            if partition is None or now is None or old.gone or not old.log.end:
+                continue
+            end, epoch = old.log.end, old.log.epochs[-1]
+            disks = [self._data.soundness(member) for member in partition.isr]
+            if all(disk is not None and epoch_on(disk, key, end) == epoch for disk in disks):
+                self._kept[key] = _Kept(end, old.log.chains[-1], now.era)
+                self.partitions += 1
+            else:
+                self.excused += 1
+
+    @override
+    def end(self) -> None:
+        for host in self.world.controllers:
+            if host.service is not None and host.service.generation != self._generation:
+                found = f"{host.name} says that the log has generation {host.service.generation}"
+                raise CheckFailedError(f"{found}, it is {self._generation} since the recovery")
+        hosts = {host.id: host for host in self.world.brokers if host.service is not None}
+        for key, kept in self._kept.items():
+            partition, now = self._golden.partition(key), self._data.partitions[key]
+            if partition is None or now.gone or now.era != kept.era or partition.leader not in hosts:
+                continue
+            leader = hosts[partition.leader]
+            if generation_of(leader) < self._generation:
+                continue
+            self.verified += 1
+            if self._logs.log(leader, key).chain_at(kept.end) != kept.chain:
+                raise CheckFailedError(
+                    f"{name_of(key)} was committed up to {kept.end} before the recovery, and on the disks of its whole ISR;"
+                    f" its leader {leader.name} has something else"
+                )
+
+
+def checkers_after(
+    world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
+) -> list[Checker]:
+    """Those of the life after a recovery from ``log``, the last batches of which the recovery has written, in ``epoch``.
+
+    The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the disks that are lost and what
+    producers have sent. What brokers and clients were told by the history before is nobody's promise any more.
+    """
+    found = {type(checker): checker for checker in before}
+    old_ledger, logs, old_data = found[Ledger], found[ReplicaLogs], found[CommittedData]
+    old_clients, linearizable = found[DataClients], found[Linearizability]
+    assert isinstance(old_ledger, Ledger)
+    assert isinstance(logs, ReplicaLogs)
+    assert isinstance(old_data, CommittedData)
+    assert isinstance(old_clients, DataClients)
+    linearizable.end()
+    ledger = Ledger()
+    ledger.matching = old_ledger.matching
+    data = CommittedData(ledger, logs)
+    recovered = Recovered(ledger, logs, data, generation)
+    clients = DataClients(data)
+    fresh: list[Checker] = [
+        ledger, Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger), SnapshotParts(),
+        Visibility(ledger), Queues(), Turns(), Claims(), data, clients, recovered, Linearizability(ledger),
+    ]  # fmt: skip
+    for checker in fresh:
+        checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
+    data._lost.update(old_data._lost)
+    for logged in log:
+        ledger.golden.append(logged)
+    ledger._commits.append((epoch, ledger.golden.end))
+    recovered.kept = sum(ledger.golden.at(one.end_offset) == old_ledger.golden.at(one.end_offset) for one in log)
+    recovered.forgotten = len(old_ledger.golden.batches) - recovered.kept
+    _carry_over(old_data, data, first_leader_epoch(generation))
+    clients._sent, clients._next = old_clients._sent, old_clients._next
+    recovered.keep(old_data)
+    recovered.listen()
+    return [*fresh[:10], logs, *fresh[10:]]
+
+
+def _carry_over(old: CommittedData, new: CommittedData, floor_epoch: int) -> None:
+    """What leaders of before say counts no more."""
+    new._asked = old._asked
+    new.voided = old.voided + 1
+    for key, was in old.partitions.items():
+        now = new.partitions.setdefault(key, Committed(gone=True))
+        now.leaders = {**was.leaders, **now.leaders}
+        now.era = was.era + 1
+    for now in new.partitions.values():
+        now.floor_epoch = floor_epoch

@@ -1,0 +1,75 @@
+"""Mutants of unsafe recovery: the generation, the epochs, and what brokers make of them."""
+
+from __future__ import annotations
+
+from simulation.mutants.configs import RECOVERED
+from simulation.mutants.edits import Edit
+from simulation.mutants.mutant import Mutant
+
+LOST = "the disks of a majority are lost for good"
+
+MUTANTS = (
+    Mutant(
+        "leader-epochs-not-raised",
+        "after a recovery partitions are led on in the leader epochs that the recovered state has",
+        (Edit("controller.epoch_floor:EpochFloor.is_due", "return bool(", "return False and bool("),),
+        RECOVERED,
+        LOST,
+    ),
+    Mutant(
+        "joined-without-generation",
+        "a controller goes by the generation that its disk was formatted with, whatever the log says",
+        (
+            Edit(
+                "controller.service:ControllerService.generation",
+                "return self.replica.generation",
+                "return self._store.identity.generation",
+            ),
+        ),
+        RECOVERED,
+        LOST + ", others join and lead",
+    ),
+    Mutant(
+        "recovery-keeps-generation",
+        "a recovery does not begin another generation of the log",
+        (
+            Edit(
+                "raftlog.storage.unsafe_recovery:begin_anew",
+                "generation = max(identity.generation + 1, least_generation)",
+                "generation = max(identity.generation, least_generation)",
+            ),
+        ),
+        RECOVERED,
+        LOST,
+        known=1,
+    ),
+    Mutant(
+        "recovery-leaves-brokers-unfenced",
+        "after a recovery brokers stay unfenced as the recovered state has them, and lead",
+        (Edit("controller.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"),),
+        RECOVERED,
+        LOST,
+    ),
+    Mutant(
+        "recovered-brokers-keep-image",
+        "a broker that hears of another generation goes on with its image",
+        (Edit("broker.view:View.reset", "self._clear(generation)", "self.generation = generation"),),
+        RECOVERED,
+        LOST,
+        known=1,
+    ),
+    Mutant(
+        "recovery-skips-no-epochs",
+        "a recovered log goes on in the epoch that it ends with",
+        (
+            Edit(
+                "raftlog.storage.unsafe_recovery:begin_anew",
+                "epoch = _next_epoch(before)",
+                "epoch = max(before.epoch, before.last_epoch)",
+            ),
+        ),
+        RECOVERED,
+        LOST,
+        known=1,
+    ),
+)

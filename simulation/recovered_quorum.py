@@ -1,0 +1,210 @@
+"""The disks of a majority of the voters are lost for good, and operators go on from what is left.
+
+As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the directories that are left the one that has
+the most is recovered, by the shipped code; it leads alone, all others join anew with empty disks, and brokers find out by themselves. An
+operator may be interrupted by a power cut, and then does it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.storage.api import NodeIdentity
+from raftlog.storage.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation import faults_disks
+from simulation.checks.api import CheckFailedError
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.checks.recovered import checkers_after, generation_of
+from simulation.faults_voters import end_roll
+from simulation.hosts import START_OF_TIME_MS, ControllerHost
+from simulation.loop import host_context
+
+if TYPE_CHECKING:
+    from simulation.checks.api import Checker
+    from simulation.world import World
+
+INTERRUPTED_P = 0.3
+OBSERVER_LOST_P = 0.7
+BEHIND_P = 0.7
+"""That the disks that are left have not the last of what was committed."""
+SUCCESSOR_P = 0.7
+AGAIN_S = 0.3
+WRITES = 8
+
+
+class Lost(NamedTuple):
+    """What was done: the host that leads on, and the others that are to be voters again."""
+
+    generation: int
+    host: ControllerHost
+    voters: list[ControllerHost]
+
+
+async def lose_majority(world: World) -> Lost | None:
+    """Returns when a directory is recovered; nothing runs yet. None: the voters are too few, or nothing is left that starts."""
+    rng = world.rng("recovery")
+    service = world.active()
+    named = service.image.voters if service is not None else None
+    ids = [voter.id for voter in named.voters] if named is not None else list(world.voter_ids)
+    voters = [host for host in world.controllers if host.id in ids]
+    if len(voters) < 2:
+        return None
+    # As many as it takes that no majority is left; one voter's disk stays at least.
+    least = (len(voters) + 1) // 2
+    lost = rng.sample(voters, rng.randint(least, len(voters) - 1))
+    lost += [host for host in world.controllers if host not in voters and rng.random() < OBSERVER_LOST_P]
+    if rng.random() < BEHIND_P:
+        # What is written meanwhile is committed, and only on the disks that will be lost.
+        for host in (host for host in world.controllers if host not in lost):
+            for other in lost:
+                world.network.partition(host.name, other.name)
+        await asyncio.sleep(rng.uniform(0.2, 5.0))
+    world.lasting = True
+    world.operator.busy = True
+    world.workload.stop()
+    for host in world.controllers:
+        host.held_down = True
+        world.network.resume(host.name)
+        host.doom(-1)
+        host.kill("stopped")
+    world.note("world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good")
+    left = [(found, host) for host in world.controllers if host not in lost for found in _examined(world, host)]
+    if not left:
+        raise CheckFailedError("no directory is left that can be recovered")
+    before, host = max(left, key=lambda one: (one[0].last_epoch, one[0].end_offset, one[1].id))
+    done = await _recovered(world, rng, host, before)
+    world.happened("quorum_lost")
+    world.note(host.name, f"is recovered: generation {done.generation}, epoch {done.epoch}, end {done.end_offset}")
+    _renew_checkers(world, host, done)
+    for other in world.controllers:
+        other.held_down = False
+        if other is not host:
+            world.replace_disk(other, f"dir-{other.id}-r{world.next_disk()}")
+    world.damaged.clear()
+    return Lost(done.generation, host, [other for other in voters if other is not host])
+
+
+def _examined(world: World, host: ControllerHost) -> list[Survivor]:
+    """What a directory has; nothing if it does not start."""
+    faults_disks.mend_disk(world, host)
+    host.disk.forget_failures()
+    store = host.disk.open()
+    try:
+        found = store.recover()
+    except FatalError as error:
+        world.note(host.name, f"cannot be recovered: {error}")
+        return []
+    finally:
+        store.close()
+    return [survivor_of(host.disk.identity, found, host.quorum.voters)]
+
+
+async def _recovered(world: World, rng: random.Random, host: ControllerHost, before: Survivor) -> Recovery:
+    """By the shipped code; now and then the power fails in the midst of it, and it is done again."""
+
+    def keep(identity: NodeIdentity) -> None:
+        host.disk.identity = identity
+
+    while True:
+        store = host.disk.open()
+        found = store.recover()
+        before = survivor_of(host.disk.identity, found, host.quorum.voters)
+        now_ms = max(START_OF_TIME_MS + round(world.now() * 1000), found.last_timestamp_ms)
+        work = asyncio.ensure_future(
+            begin_anew(store, before, keep, endpoint=host.endpoint, reason="its quorum is lost", now_ms=now_ms)
+        )
+        interrupted = rng.random() < INTERRUPTED_P
+        await asyncio.wait([work], timeout=rng.uniform(0.0, world.config.disk_max_ms / 500) if interrupted else None)
+        if interrupted:
+            work.cancel()
+            host.disk.crash(rng)
+            world.happened("quorum_lost:interrupted")
+            continue
+        store.close()
+        return work.result()
+
+
+def _renew_checkers(world: World, host: ControllerHost, done: Recovery) -> None:
+    """What was committed up to the log's start, then what the recovered log has."""
+    watch = world.watch
+    ledger = next((checker for checker in watch.checkers if isinstance(checker, Ledger)), None)
+    if ledger is None:
+        return
+    start = host.disk.state.start_offset
+    log: list[Logged] = [one for one in ledger.golden.batches if one.end_offset <= start]
+    for _, chunk in host.disk.live.scan(start):
+        for header in ledger.matching.headers(chunk):
+            if header.base_offset >= start:
+                log.append(ledger.matching.logged(host.name, log[-1].chain if log else 0, chunk, header))
+    fresh = checkers_after(world, watch.checkers, log, done.generation, done.epoch)
+    others: list[Checker] = [one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")]
+    last = world.workload.operations
+    watch.renew(
+        [*fresh, *others],
+        lambda host: isinstance(host, ControllerHost) or generation_of(host) >= done.generation,
+        lambda operation: (
+            operation.number > last and (operation.outcome != "ok" or operation.generation in (0, done.generation))
+        ),
+    )
+
+
+async def go_on(world: World, lost: Lost, within_s: float) -> None:
+    """The others join, brokers come to the new generation, and clients write. Raises CheckFailedError."""
+    await world.until(lambda: world.active() is not None, within_s, "the recovered controller leads")
+    if "roll_heartbeats" in world.config.faults:
+        world.spawn(end_roll(world), "end of the roll")
+    adding = world.spawn(_add_voters(world, lost.voters), "operator", "operator")
+    await world.until(adding.done, within_s, "the others are voters again")
+    await world.until(
+        lambda: all(generation_of(host) >= lost.generation for host in world.core_brokers()),
+        within_s,
+        f"brokers have come to generation {lost.generation}",
+    )
+    for number in range(WRITES):
+        written = await world.workload.last_write(within_s, f"again-{number}")
+        if written.generation != lost.generation:
+            raise CheckFailedError(
+                f"a write was answered with generation {written.generation}, it is {lost.generation} now"
+            )
+    await _show_old_tokens(world, lost)
+    service = world.active()
+    if service is not None and world.rng("successor").random() < SUCCESSOR_P:
+        # One that has joined since leads, if it can: it was formatted before, and must know of the generation.
+        world.network.loop.call_soon(
+            service.replica.resign, "asked to", context=host_context(f"c{service.quorum.node_id}")
+        )
+        await world.until(lambda: world.active() not in (None, service), within_s, "another one leads")
+        world.happened("quorum_lost:successor")
+    world.operator.busy = False
+
+
+async def _show_old_tokens(world: World, lost: Lost) -> None:
+    """Who has seen the history before is told that it is over, and not shown an older state. Raises CheckFailedError."""
+    for host in world.core_brokers():
+        reader = world.workload.reader(f"last, old token at {host.name}", host.name)
+        reader.see(common_pb2.MetadataToken(generation=lost.generation - 1, epoch=1, offset=0))
+        read = await reader.read_config("again-0", broker_pb2.LATEST)
+        reader.close()
+        if read.outcome == "ok":
+            raise CheckFailedError(f"{host.name} shows generation {read.generation} to who has seen the one before")
+        if read.error == ErrorCode.INCONSISTENT_GENERATION.name:
+            world.happened("quorum_lost:old_token")
+
+
+async def _add_voters(world: World, hosts: list[ControllerHost]) -> None:
+    for host in hosts:
+        while True:
+            body = pb.AddRaftVoterRequest(
+                voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
+            )
+            error: ApiError | None = await world.operator.ask(body)
+            if error is None or error.code is ErrorCode.DUPLICATE_VOTER:
+                break
+            await asyncio.sleep(AGAIN_S)
