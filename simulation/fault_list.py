@@ -74,6 +74,7 @@ FAULTS: dict[str, FaultRange] = {
     "transfer": _every(1.0, 6.0),
     "raise_features": _every(1.0, 6.0),
     "lower_features": _every(1.0, 6.0),
+    "change_build": _every(0.5, 3.0),
     "move_voter": _every(2.0, 8.0),
     "unregister_broker": _every(2.0, 8.0, needs_brokers=True),
     "alter_hostnames": _every(1.0, 4.0, needs_brokers=True),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.faults_nodes import start_again
 from simulation.faults_voters import raise_features
+from simulation.hosts import BrokerHost, ControllerHost
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -47,6 +49,34 @@ async def lower_features(world: World, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0.5, 4.0))
         await raise_features(world, rng)
         service = world.active()
+
+
+async def change_build(world: World, rng: random.Random) -> None:
+    """A node is restarted as the other build. The older one is taken back by brokers alone, and while the level allows it."""
+    service, old = world.active(), world.config.old_build
+    if service is None or not old:
+        return
+    host = rng.choice(world.hosts())
+    if host.service is None:
+        return
+    newer = host.highest_level == old
+    if not newer and (isinstance(host, ControllerHost) or versions.metadata_version(service.image.features) > old):
+        return
+    level = versions.LATEST_METADATA_VERSION if newer else old
+    world.note(host.name, f"is restarted as a build that knows metadata.version up to {level}")
+    world.happened("change_build")
+    host.kill()
+    host.be_of_build(level)
+    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
+    start_again(world, host)
+
+
+def upgrade_if_behind(world: World, host: BrokerHost) -> None:
+    """What an operator does whose broker was refused, as the level was raised meanwhile."""
+    service = world.active()
+    if service is not None and versions.metadata_version(service.image.features) > host.highest_level:
+        world.note(host.name, "is upgraded: the level was raised")
+        host.be_of_build(versions.LATEST_METADATA_VERSION)
 
 
 async def alter_hostnames(world: World, rng: random.Random) -> None:
@@ -100,5 +130,5 @@ async def move_voter(world: World, rng: random.Random) -> None:
 
 
 RUN: dict[str, Fault] = {
-    fault.__name__: fault for fault in (unregister_broker, lower_features, alter_hostnames, move_voter)
+    fault.__name__: fault for fault in (unregister_broker, lower_features, change_build, alter_hostnames, move_voter)
 }

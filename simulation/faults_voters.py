@@ -142,6 +142,8 @@ async def raise_features(world: World, rng: random.Random) -> None:
     newest = versions.LATEST_METADATA_VERSION
     if service is None or versions.metadata_version(service.image.features) >= newest:
         return
+    if service.quorum.max_metadata_version < newest:
+        return  # A leader of the build before would refuse what it does not know.
     update = pb.FeatureUpdate(name=versions.METADATA_VERSION, max_version_level=newest, upgrade_type=1)
     if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is None:
         world.happened("raise_features")

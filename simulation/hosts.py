@@ -111,6 +111,15 @@ class ControllerHost:
         return f"{self.name}:{self.ports[-1]}"
 
     @property
+    def highest_level(self) -> int:
+        """Of metadata.version, that its build knows."""
+        return self.quorum.max_metadata_version
+
+    def be_of_build(self, highest_level: int) -> None:
+        """From its next start on."""
+        self.quorum = replace(self.quorum, max_metadata_version=highest_level)
+
+    @property
     def core(self) -> QuorumCore | None:
         """The running process's state machine; None while it is down or has not recovered."""
         return getattr(self.service.replica, "core", None) if self.service is not None else None
@@ -279,6 +288,17 @@ class BrokerHost:
     def endpoint(self) -> str:
         """Where clients find it."""
         return self._settings.listen
+
+    @property
+    def highest_level(self) -> int:
+        """Of metadata.version, that its build knows."""
+        return next(high for name, _, high in self._settings.features if name == versions.METADATA_VERSION)
+
+    def be_of_build(self, highest_level: int) -> None:
+        """From its next start on."""
+        others = [feature for feature in self._settings.features if feature[0] != versions.METADATA_VERSION]
+        features = ((versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, highest_level), *others)
+        self._settings = replace(self._settings, features=features)
 
     @property
     def exit(self) -> Exit | None:

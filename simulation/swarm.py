@@ -23,7 +23,7 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
 """Drawn by a generator of their own, for the same reason."""
 NOT_RECOVERED = ("bit_flip", "lower_features")
 """Faults that do not go with a recovery."""
-DRAWN_WITH_THEIR_SETTING = ("snapshot_cut",)
+DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
 DRAWN_BY_PROFILES = ("thought_dead", "controllers_away", "all_disks_low")
 """By nothing else."""
@@ -94,6 +94,8 @@ class SwarmConfig:
     """When the time of faults is over the disks of a majority of the voters are lost for good, and the log is led on from what is left."""
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
+    old_build: int = 0
+    """Half of the nodes begin as a build that knows metadata.version up to this level, which ``release_version`` is not above; 0: none."""
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
     data_per_s: float = 0.0
@@ -220,8 +222,15 @@ def draw_freely(seed: int) -> SwarmConfig:
         if config.snapshot_part_bytes:
             cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
             config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
+    builds = random.Random(f"{seed} swarm, builds")
+    if builds.random() < 0.15:
+        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4))
+        changes = {name: FAULTS[name].draw(builds) for name in ("change_build", "raise_features")}
+        config = replace(
+            config, old_build=level, release_version=1 if old else level, faults={**config.faults, **changes}
+        )
     taken_back = random.Random(f"{seed} swarm, recovery")
-    if taken_back.random() < 0.15 and not old and voters > 1:
+    if taken_back.random() < 0.15 and not config.release_version and voters > 1:
         # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
         faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
         config = replace(config, recovery=True, faults=faults)

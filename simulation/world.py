@@ -61,6 +61,7 @@ RESTART_S = 1.0
 OBSERVER_IDS = 101
 DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 NEWCOMER_IDS = 900
+OLD_SHARE = 0.5
 
 
 @dataclass(slots=True)
@@ -179,6 +180,11 @@ class World:
         self.brokers: list[BrokerHost] = list(self.members)
         """The members, and whoever else poses as one."""
         self._let_work_take_time()
+        if config.old_build:
+            rng = self.rng("builds")
+            for each in self.hosts():
+                if rng.random() < OLD_SHARE:
+                    each.be_of_build(config.old_build)
         if config.drift:
             rng = self.rng("drift")
             for each in self.hosts():
@@ -397,6 +403,7 @@ class World:
 
     def _restart_broker(self, broker: BrokerHost) -> None:
         if broker.service is None and self.may_mend(broker.name):
+            faults_operators.upgrade_if_behind(self, broker)
             broker.start()
 
     # --- life ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -33,6 +34,12 @@ class Levels(Checker):
         self._level = 1
         self._there: dict[int, set[Any]] = {kind: set() for kind in NEEDED}
         self.lowered = 0
+        self.raised_beside = 0
+        """Raises while some broker is registered that knows no more than the level."""
+        self.older = 0
+        """Registrations of builds that do not know the latest level."""
+        self._known: dict[int, int] = {}
+        """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
@@ -40,6 +47,10 @@ class Levels(Checker):
             kind, message = record.type, record.message
             if kind == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
                 self._moved(message.feature_level, offset)
+            elif kind == RecordType.REGISTER_BROKER:
+                self._registered(message, offset)
+            elif kind == RecordType.UNREGISTER_BROKER:
+                self._known.pop(message.broker_id, None)
             elif kind in NEEDED:
                 if NEEDED[kind] > self._level:
                     raise CheckFailedError(
@@ -47,7 +58,33 @@ class Levels(Checker):
                     )
                 self._note(kind, message, offset)
 
+    def _registered(self, message: Any, offset: int) -> None:
+        highest = max(
+            (one.max_supported_version for one in message.features if one.name == METADATA_VERSION), default=0
+        )
+        self.older += highest < LATEST_METADATA_VERSION
+        self._known[message.broker_id] = highest
+        if highest < self._level:
+            raise CheckFailedError(
+                f"broker {message.broker_id} is registered at {offset}: it knows metadata.version up to {highest},"
+                f" the cluster is at {self._level}"
+            )
+
     def _moved(self, level: int, offset: int) -> None:
+        behind = [f"broker {broker_id} ({known})" for broker_id, known in self._known.items() if known < level]
+        leading = [host.service for host in self.world.controllers if host.service is not None and host.service.active]
+        voters = {voter.node_id for service in leading for voter in service.voters}
+        for host in self.world.controllers:
+            service = host.service
+            # Who leads would have refused.
+            if service is not None and host.id in voters and not service.active:
+                known = service.quorum.max_metadata_version
+                behind += [f"{host.name} ({known})"] if known < level else []
+        if behind:
+            raise CheckFailedError(
+                f"metadata.version is {level} from {offset} on, and this is of builds that do not know it: {behind}"
+            )
+        self.raised_beside += level > self._level and level in self._known.values()
         self.lowered += level < self._level
         left = sorted(RecordType(kind).name for kind, needed in NEEDED.items() if needed > level and self._there[kind])
         if left:

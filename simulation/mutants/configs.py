@@ -286,3 +286,10 @@ RECOVERED = SwarmConfig(
     faults={"kill_broker": 2.0, "kill_controller": 3.0, "brokers_cut": 2.0},
 )  # fmt: skip
 """The disks of a majority are lost for good, and what is left is led on."""
+
+BUILDS = SwarmConfig(
+    brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=15.0, election_timeout_ms=200, fetch_timeout_ms=200,
+    session_timeout_ms=1500, old_build=4, release_version=4,
+    faults={"change_build": 0.7, "raise_features": 0.5, "kill_broker": 4.0, "kill_controller": 6.0},
+)  # fmt: skip
+"""Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level as soon as may be."""

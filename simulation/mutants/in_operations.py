@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import BUSY, LOW, MAPPED, MOVED, OPERATED
+from simulation.mutants.configs import BUILDS, BUSY, LOW, MAPPED, MOVED, OPERATED
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -32,6 +32,35 @@ MUTANTS = (
         ),
         OPERATED,
         "levels that are lowered",
+    ),
+    Mutant(
+        "raised-beside-old-brokers",
+        "metadata.version is raised whatever the registered brokers know",
+        (Edit("controller.features:_brokers_against", "if not low <= level <= high:", "if False:"),),
+        BUILDS,
+        "brokers of two builds",
+    ),
+    Mutant(
+        "raised-beside-old-voters",
+        "metadata.version is raised whatever the voters know",
+        (Edit("controller.features:_voters_against", "elif known < level:", "elif False:"),),
+        BUILDS,
+        "controllers of two builds",
+        known=1,
+    ),
+    Mutant(
+        "old-broker-registered",
+        "a broker is registered that does not know the level of the cluster",
+        (
+            Edit(
+                "controller.registration:_check_features",
+                "if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:",
+                "if False:",
+            ),
+        ),
+        BUILDS,
+        "brokers of two builds",
+        known=8,
     ),
     Mutant(
         "cursors-below-level",

@@ -77,6 +77,7 @@ def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str,
         "LOW",
         "BUSY",
         "RECOVERED",
+        "BUILDS",
     ],
 )
 def test_without_an_edit_nothing_fails(name: str) -> None:
