@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from raftlog.metadata.entities import Partition
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
@@ -78,6 +79,8 @@ class Recovered(Checker):
     def __init__(self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, generation: int) -> None:
         self._golden, self._logs, self._data, self._generation = ledger.golden, logs, data, generation
         self._kept: dict[PartitionKey, _Kept] = {}
+        self._found: Any = {}
+        """The partitions as they were recovered."""
         self.elected = 0
         """Leaders of partitions, since."""
         self.kept = self.forgotten = 0
@@ -88,21 +91,26 @@ class Recovered(Checker):
     def listen(self) -> None:
         """From here on what becomes committed is new."""
         self._golden.listeners.append(self._committed)
+        self._found = self._golden.image().partitions
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
-        first = first_leader_epoch(self._generation)
         for record in records:
             if record.type not in (RecordType.PARTITION, RecordType.PARTITION_CHANGE):
                 continue
-            message = record.message
-            found = self._golden.partition((message.topic_id, message.partition_id))
-            if found is not None and found.leader >= 0:
-                self.elected += 1
-                if found.leader_epoch < first:
-                    raise CheckFailedError(
-                        f"{name_of((message.topic_id, message.partition_id))} is led by broker {found.leader} in leader epoch"
-                        f" {found.leader_epoch}; those of generation {self._generation} begin at {first}"
-                    )
+            key = record.message.topic_id, record.message.partition_id
+            found, was = self._golden.partition(key), self._found.get(key)
+            # Before its epoch is raised a partition may be changed, in the epoch that it was found in, by who led it then.
+            if found is not None and (was is None or found.leader_epoch != was.leader_epoch):
+                self.elected += found.leader >= 0
+                self._in_range(key, found)
+
+    def _in_range(self, key: PartitionKey, found: Partition) -> None:
+        first = first_leader_epoch(self._generation)
+        if found.leader_epoch < first:
+            raise CheckFailedError(
+                f"{name_of(key)} is led by broker {found.leader} in leader epoch {found.leader_epoch};"
+                f" those of generation {self._generation} begin at {first}"
+            )
 
     def keep(self, before: CommittedData) -> None:
         """Find out what of the partitions' records must stay."""
@@ -124,6 +132,9 @@ class Recovered(Checker):
             if host.service is not None and host.service.generation != self._generation:
                 found = f"{host.name} says that the log has generation {host.service.generation}"
                 raise CheckFailedError(f"{found}, it is {self._generation} since the recovery")
+        partitions = self._golden.image().partitions
+        for key in sorted(partitions):
+            self._in_range(key, partitions[key])
         hosts = {host.id: host for host in self.world.brokers if host.service is not None}
         for key, kept in self._kept.items():
             partition, now = self._golden.partition(key), self._data.partitions[key]
