@@ -31,11 +31,12 @@ class Levels(Checker):
     """Reads the committed records, not the fold."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._level = 1
         self._there: dict[int, set[Any]] = {kind: set() for kind in NEEDED}
         self.lowered = 0
-        self.raised_beside = 0
-        """Raises while some broker is registered that knows no more than the level."""
+        self.raised = 0
+        """After registrations of builds that do not know the latest level."""
         self.older = 0
         """Registrations of builds that do not know the latest level."""
         self._known: dict[int, int] = {}
@@ -72,19 +73,19 @@ class Levels(Checker):
 
     def _moved(self, level: int, offset: int) -> None:
         behind = [f"broker {broker_id} ({known})" for broker_id, known in self._known.items() if known < level]
-        leading = [host.service for host in self.world.controllers if host.service is not None and host.service.active]
-        voters = {voter.node_id for service in leading for voter in service.voters}
-        for host in self.world.controllers:
-            service = host.service
+        nodes = self._ledger.nodes.values()
+        voters = {voter.node_id for node in nodes if node.leads >= 0 for voter in node.voters}
+        for node in nodes:
+            service = node.host.service
             # Who leads would have refused.
-            if service is not None and host.id in voters and not service.active:
+            if service is not None and node.host.id in voters and node.leads < 0:
                 known = service.quorum.max_metadata_version
-                behind += [f"{host.name} ({known})"] if known < level else []
+                behind += [f"{node.name} ({known})"] if known < level else []
         if behind:
             raise CheckFailedError(
                 f"metadata.version is {level} from {offset} on, and this is of builds that do not know it: {behind}"
             )
-        self.raised_beside += level > self._level and level in self._known.values()
+        self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
         left = sorted(RecordType(kind).name for kind, needed in NEEDED.items() if needed > level and self._there[kind])
         if left:

@@ -8,6 +8,7 @@ from typing import Any
 
 from raftlog import batch
 from raftlog.metadata.records import record
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.voter import Voter
@@ -68,6 +69,7 @@ class Host:
         self._voters = voters
         self.service: Any = None
         self.core: Any = None
+        self.max_metadata_version = LATEST_METADATA_VERSION
         self.disk: Any = SimpleNamespace(
             identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
             live=Chunks(), durable=Chunks(), vote=VoteState(), _store=None,
@@ -83,7 +85,11 @@ class Host:
             epoch=self.disk.vote.epoch, log_start_offset=0, log_end_offset=end, high_watermark=-1, _node=node
         )
         built = SimpleNamespace(offset=-1, _builder=SimpleNamespace(offset=-1, epoch=0, state_hash=0))
-        quorum_config = SimpleNamespace(voters=self._voters, directory_id=self.disk.identity.directory_id)
+        quorum_config = SimpleNamespace(
+            voters=self._voters,
+            directory_id=self.disk.identity.directory_id,
+            max_metadata_version=self.max_metadata_version,
+        )
         self.service = SimpleNamespace(
             quorum=quorum_config, _committed=built, leadership=None, replica=SimpleNamespace()
         )

@@ -62,3 +62,31 @@ def test_a_client_is_open_until_it_is_closed() -> None:
     trace.committed(1, pb.OpenClientRecord(name="c"))
     trace.committed(1, pb.CloseClientRecord(client_id=client_id))
     trace.committed(1, lowered(1))
+
+
+def registered(highest: int) -> pb.RegisterBrokerRecord:
+    feature = pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=highest)
+    return pb.RegisterBrokerRecord(broker_id=7, features=[feature])
+
+
+def test_a_level_that_a_registered_broker_does_not_know() -> None:
+    trace = led(3)
+    trace.committed(1, registered(3))
+    with pytest.raises(CheckFailedError, match=r"metadata.version is 4 .* do not know it: \['broker 7 \(3\)'\]"):
+        trace.committed(1, lowered(4))
+    gone = led(3)
+    gone.committed(1, registered(3))
+    gone.committed(1, pb.UnregisterBrokerRecord(broker_id=7))
+    gone.committed(1, lowered(4))
+
+
+def test_a_level_that_a_voter_does_not_know() -> None:
+    trace = led(3)
+    trace.host("c2").service.quorum.max_metadata_version = 3
+    with pytest.raises(CheckFailedError, match=r"do not know it: \['c2 \(3\)'\]"):
+        trace.committed(1, lowered(4))
+
+
+def test_a_registration_that_does_not_know_the_level() -> None:
+    with pytest.raises(CheckFailedError, match=r"broker 7 is registered at .* up to 2, the cluster is at 3"):
+        led(3).committed(1, registered(2))
