@@ -179,7 +179,8 @@ class World:
         self.members = [self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, config.brokers + 1)]
         self.brokers: list[BrokerHost] = list(self.members)
         """The members, and whoever else poses as one."""
-        self._let_work_take_time()
+        for controller in self.controllers:
+            self._let_work_take_time(controller.name)
         if config.old_build:
             rng = self.rng("builds")
             for each in self.hosts():
@@ -191,12 +192,10 @@ class World:
                 self.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-config.drift, config.drift))
                 self.happened("drift")
 
-    def _let_work_take_time(self) -> None:
-        mean_us = self.config.work_us
-        if mean_us:
-            for host in self.hosts():
-                rng = self.rng(f"work of {host.name}")
-                self.network.loop.set_cost(host.name, partial(rng.expovariate, 1e6 / mean_us))
+    def _let_work_take_time(self, host: str) -> None:
+        if mean_us := self.config.work_us:
+            rng = self.rng(f"work of {host}")
+            self.network.loop.set_cost(host, partial(rng.expovariate, 1e6 / mean_us))
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
         """A broker's host; ``name``: another one than its id says."""
@@ -214,7 +213,9 @@ class World:
                 f"{name or f'b{broker_id}'}-disk-0", random.Random(rng.getrandbits(64)),
                 latency_min_s=self.config.disk_min_ms / 1000, latency_max_s=self.config.disk_max_ms / 1000,
             )  # fmt: skip
-        return BrokerHost(self.network, settings, rng, self.watch, disk=disk)
+        host = BrokerHost(self.network, settings, rng, self.watch, disk=disk)
+        self._let_work_take_time(host.name)
+        return host
 
     def new_name(self, name: str) -> str:
         """This name, or one made of it if a host had it before: what is drawn for a host is drawn by its name."""
