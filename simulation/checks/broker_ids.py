@@ -121,6 +121,13 @@ class BrokerIds(Checker):
             elif record.type == RecordType.HOSTNAME:
                 self._mapped.pop(message.hostname, None)
                 self._by_hand.pop(message.hostname, None)
+            elif (
+                record.type == RecordType.BROKER_REGISTRATION_CHANGE
+                and message.fenced
+                and message.in_controlled_shutdown
+            ):
+                # It has left, which ends its session, though its process may not have heard so yet.
+                self._away_since.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
         for host, broker_id in registered:
