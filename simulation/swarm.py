@@ -21,6 +21,7 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
                "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
                "kill_between_steps", "disk_low")  # fmt: skip
 """Drawn by a generator of their own, for the same reason."""
+BUILDS_SHARE = RECOVERY_SHARE = 0.15
 NOT_RECOVERED = ("bit_flip", "lower_features")
 """Faults that do not go with a recovery."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
@@ -146,7 +147,30 @@ class SwarmConfig:
 def draw(seed: int) -> SwarmConfig:
     """The config of a seed."""
     config = draw_freely(seed)
-    return apply(seed, config, profiles_of(seed, config))
+    return draw_elements(seed, apply(seed, config, profiles_of(seed, config)))
+
+
+def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum that is lost."""
+    if config.snapshot_bytes:
+        parts = random.Random(f"{seed} swarm, parts")
+        config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))
+        if config.snapshot_part_bytes:
+            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
+            config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
+    builds = random.Random(f"{seed} swarm, builds")
+    if builds.random() < BUILDS_SHARE:
+        old = config.release_version == 1
+        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4))
+        changes = {name: FAULTS[name].draw(builds) for name in ("change_build", "raise_features")}
+        release = 1 if old else level
+        config = replace(config, old_build=level, release_version=release, faults={**config.faults, **changes})
+    lost = random.Random(f"{seed} swarm, recovery")
+    if lost.random() < RECOVERY_SHARE and not config.release_version and config.voters > 1:
+        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
+        faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
+        config = replace(config, recovery=True, faults=faults)
+    return config
 
 
 def draw_freely(seed: int) -> SwarmConfig:
@@ -216,24 +240,6 @@ def draw_freely(seed: int) -> SwarmConfig:
     if "newcomer" in config.faults:
         config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
     config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)))
-    if config.snapshot_bytes:
-        parts = random.Random(f"{seed} swarm, parts")
-        config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))
-        if config.snapshot_part_bytes:
-            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
-            config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
-    builds = random.Random(f"{seed} swarm, builds")
-    if builds.random() < 0.15:
-        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4))
-        changes = {name: FAULTS[name].draw(builds) for name in ("change_build", "raise_features")}
-        config = replace(
-            config, old_build=level, release_version=1 if old else level, faults={**config.faults, **changes}
-        )
-    taken_back = random.Random(f"{seed} swarm, recovery")
-    if taken_back.random() < 0.15 and not config.release_version and voters > 1:
-        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
-        faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
-        config = replace(config, recovery=True, faults=faults)
     if "disk_low" in config.faults:
         config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
     apart = random.Random(f"{seed} swarm, data")

@@ -183,7 +183,6 @@ REGRESSIONS = [
         id="a checker took a broker for alive that the same batch unregisters a record later",
     ),
     pytest.param(
-<<<<<<< HEAD
         14,
         '{"voters": 7, "brokers": 5, "clients": 1, "reads_per_s": 10.0, "asks_share": 0.9, "admin_per_s": 1.0, '
         '"shared_keys": 4, "timeout_s": 0.3, "safety_s": 11.034879426989118, "disk_max_ms": 0.5, "election_timeout_ms":'
@@ -200,7 +199,8 @@ REGRESSIONS = [
         '{"brokers": 2, "clients": 1, "writes_per_s": 2.0, "reads_per_s": 0.0, "safety_s": 2.0, "session_timeout_ms": 1500, '
         '"reserve_bytes": 100000, "faults": {"stop_broker": 0.5, "all_disks_low": 12.0}}',
         id="while the disks were low a broker's heartbeats were refused and kept its session alive: it served nothing, and led on",
-=======
+    ),
+    pytest.param(
         720137,
         '{"voters": 4, "observers": 2, "brokers": 8, "clients": 3, "direct_clients": 1, "topics_share": 0.3, '
         '"asks_share": 0.5, "admin_per_s": 1.0, "unclean": true, "value_bytes": 20000, "shared_keys": 1, '
@@ -212,7 +212,6 @@ REGRESSIONS = [
         '4.9, "broker_behind": 3.83, "stranded": 3.75, "stop_broker": 1.22, "lose_broker_disk": 3.49, "newcomer": 2.56, '
         '"broker_away": 11.3, "unregister_broker": 4.83, "alter_hostnames": 1.87, "kill_between_steps": 0.614}}',
         id="a checker did not know that a broker that has left has no session, though its process runs for a moment more",
->>>>>>> 818f655 (Let a checker know that leaving ends a session)
     ),
 ]
 

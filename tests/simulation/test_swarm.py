@@ -5,7 +5,7 @@ import pytest
 from raftlog.errors import ConfigError
 from simulation.fault_list import FAULTS
 from simulation.profiles import PROFILES, apply, profiles_of
-from simulation.swarm import SwarmConfig, draw, draw_freely
+from simulation.swarm import SwarmConfig, draw, draw_elements, draw_freely
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -37,7 +37,7 @@ def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
     assert 0.02 < sum(not names for names in drawn.values()) / 300 < 0.15
     for name in PROFILES:
         assert sum(name in names for names in drawn.values()) / 300 > 0.2
-    assert all(draw(seed) == draw_freely(seed) for seed, names in drawn.items() if not names)
+    assert all(draw(seed) == draw_elements(seed, draw_freely(seed)) for seed, names in drawn.items() if not names)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -49,3 +49,18 @@ def test_a_profile_fits_whatever_was_drawn(name: str) -> None:
         assert SwarmConfig.from_json(config.to_json()) == config
         # Who proposes ISRs of partitions that have data knows what he says.
         assert not (config.data_per_s and config.isr_changes_per_s)
+
+
+def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
+    configs = [draw(seed) for seed in range(300)]
+    for share in (
+        sum(bool(config.snapshot_part_bytes) for config in configs) / 300,
+        sum(bool(config.old_build) for config in configs) / 300,
+        sum(config.recovery for config in configs) / 300,
+    ):
+        assert 0.08 < share < 0.35
+    for config in configs:
+        # Nodes of the older build must know the level that the cluster begins with; leader epochs have ranges at the latest alone.
+        assert not config.old_build or 0 < config.release_version <= config.old_build
+        assert not config.recovery or (config.voters > 1 and not config.release_version)
+        assert not config.recovery or not {"bit_flip", "lower_features"} & set(config.faults)

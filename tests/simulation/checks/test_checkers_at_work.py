@@ -92,9 +92,10 @@ OTHERS = (
     (1, configs.OPERATED),
     (0, AWAY),
     (1, configs.TRANSFERS),
+    (5, configs.BUILDS),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are lowered; controllers that
-are away, and code that takes time; snapshots in many parts."""
+are away, and code that takes time; snapshots in many parts; nodes of two builds."""
 
 
 def test_each_counter_of_each_checker_counts() -> None:
