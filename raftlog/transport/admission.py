@@ -34,6 +34,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """The handler of one call, guarded."""
+        self._bounds.newcomers.count += 1
         handler = await continuation(details)
         if handler is None or details.method in _CONVERSATIONS:
             return handler

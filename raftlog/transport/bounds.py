@@ -15,7 +15,7 @@ from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.complaints import Complaint, Complaints
 from raftlog.transport.send_budget import SendBudget
-from raftlog.transport.turns import Turns
+from raftlog.transport.turns import Newcomers, Turns
 
 UNARY = "unary"
 """The pool of everything that is no conversation: unary calls, health, reflection."""
@@ -32,9 +32,15 @@ class Bounds:
         """Bytes of received messages that wait for their turn, by peer."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
         # Of each conversation its own: a flood of one kind never takes the time or the places of another.
+        self.newcomers = Newcomers()
         self.turns = {
             # What only queues its messages has no long turns of its own.
-            pool: Turns(loop, limits.turn_ms, long_turn_ms=math.inf if pool in ITEMS_A_SLICE else limits.long_turn_ms)
+            pool: Turns(
+                loop,
+                limits.turn_ms,
+                long_turn_ms=math.inf if pool in ITEMS_A_SLICE else limits.long_turn_ms,
+                newcomers=self.newcomers,
+            )
             for pool in pools
         }
         self.streams = {pool: Shares(limits.max_streams) for pool in pools}

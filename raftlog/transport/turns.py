@@ -14,9 +14,24 @@ from time import perf_counter, thread_time
 from raftlog.fair_queue import FairQueue
 
 PAUSE_MAX_S = 1.0
+MEETING_S = 0.001
+"""While new calls come, work that is more than nothing waits for so long, and again,"""
+MEETINGS = 64
+"""but not more often than this."""
+WORTH_MEETING_S = 0.001
+"""Work that took less of the CPU keeps no caller waiting."""
 SHORT = 1 / 8
 """Of a turn's time. What takes less together, in however many turns of the loop, is not worth beginning a turn for: that costs a
 look at the clock of the CPU and a turn of the loop each, more than handing over most messages."""
+
+
+class Newcomers:
+    """Counts the calls that a server has met, whatever they are. All shares of its loop look at one."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class Turns:
@@ -26,9 +41,18 @@ class Turns:
     given back only when it has become ``SHORT`` of a turn.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turn_ms: float, *, long_turn_ms: float = math.inf) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turn_ms: float,
+        *,
+        long_turn_ms: float = math.inf,
+        newcomers: Newcomers | None = None,
+    ) -> None:
         """``long_turn_ms``: a turn that takes so much of the CPU is followed by as long a pause."""
         self._loop = loop
+        self._newcomers = newcomers or Newcomers()
+        self._met = self._meetings = 0
         self._long_turn_s = long_turn_ms / 1000
         self._turn_s = self._left_s = turn_ms / 1000
         self._enough_s = self._turn_s * (1 - SHORT)
@@ -101,7 +125,24 @@ class Turns:
             self._paused = True
             self._loop.call_later(min(took_s, PAUSE_MAX_S), self._begin)
             return
+        if self._meets_newcomers(took_s):
+            return
         self._paused = False
         self._begin_due = False
         self._left_s = self._turn_s
         self.pass_on()
+
+    def _meets_newcomers(self, took_s: float) -> bool:
+        """Put the next turn off while new calls come.
+
+        gRPC hands over one in each turn of the loop, and each share works in each: [a hundred calls for everything on one connection, and
+        as much on streams beside them: whoever calls then is met after a hundred turns of both, and that is two seconds].
+        """
+        met, self._met = self._met, self._newcomers.count
+        if met == self._met or self._meetings >= MEETINGS or (took_s < WORTH_MEETING_S and not self._meetings):
+            self._meetings = 0
+            return False
+        self._meetings += 1
+        self._paused = True
+        self._loop.call_later(MEETING_S, self._begin)
+        return True

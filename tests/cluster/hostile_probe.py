@@ -1,4 +1,8 @@
-"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints what took how long."""
+"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints what took how long.
+
+Before, it does the same for a while without an attack, and says what took longest: that is the machine's doing, and that of whatever else
+runs on it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
@@ -19,6 +23,7 @@ import grpc.aio  # isort: skip
 
 TIMEOUT_S = 20.0
 PAUSE_S = 0.02
+CALM_ROUNDS = 10
 
 
 def health(url: str) -> None:
@@ -27,9 +32,10 @@ def health(url: str) -> None:
         assert response.status == 200
 
 
-async def probe(controller: str, broker: str, controller_http: str, broker_http: str) -> None:
+async def calls(addresses: list[str], goes_on: Callable[[int], bool]) -> list[tuple[float, str]]:
+    """Round after round on connections of its own: how long each call took, and which it was."""
+    controller, broker, controller_http, broker_http = addresses
     took: list[tuple[float, str]] = []
-    stopping = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     options = [("grpc.use_local_subchannel_pool", 1)]
 
     async def timed(name: str, call: Awaitable[Any]) -> None:
@@ -46,14 +52,22 @@ async def probe(controller: str, broker: str, controller_http: str, broker_http:
         config = pb.AlterableConfig(name="match", value="x")
         resource = pb.AlterConfigsResource(resource_type=16, resource_name="probe", configs=[config])
         write = pb.IncrementalAlterConfigsRequest(resources=[resource])
-        print("ready", flush=True)
-        while not stopping.done():
+        rounds = 0
+        while goes_on(rounds):
+            rounds += 1
             await timed("write", writes.IncrementalAlterConfigs(write, timeout=TIMEOUT_S))
             await timed("read", reads.DescribeCluster(broker_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S))
             await timed("controller's /readyz", asyncio.to_thread(health, controller_http))
             await timed("broker's /readyz", asyncio.to_thread(health, broker_http))
             await asyncio.sleep(PAUSE_S)
-    print(json.dumps(sorted(took, reverse=True)))
+    return sorted(took, reverse=True)
 
 
-asyncio.run(probe(*sys.argv[1:]))
+async def probe(addresses: list[str]) -> None:
+    calm = await calls(addresses, lambda rounds: rounds < CALM_ROUNDS)
+    print(f"ready {calm[0][0]:.3f}", flush=True)
+    stopping = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    print(json.dumps(await calls(addresses, lambda _: not stopping.done())))
+
+
+asyncio.run(probe(sys.argv[1:]))

@@ -128,7 +128,8 @@ async def test_the_leader_goes_on_leading_and_others_are_served(cluster: LocalCl
     written: list[float] = []
     try:
         assert probe.stdout is not None
-        assert await asyncio.to_thread(probe.stdout.readline) == "ready\n"
+        ready, calm_s = (await asyncio.to_thread(probe.stdout.readline)).split()
+        assert ready == "ready"
         until = asyncio.get_running_loop().time() + FOR_S
         async with controllers_of(cluster) as client:
             await asyncio.gather(attack(leader, until), *(_write(client, until, written) for _ in range(WRITERS)))
@@ -143,5 +144,6 @@ async def test_the_leader_goes_on_leading_and_others_are_served(cluster: LocalCl
     took = json.loads(out)
     print(attack.__name__, took[:4], len(took), f"{len(written)} written, the longest {max(written):.2f} s")
     # The first call of the probe makes its connections, behind those that the strangers are making.
-    assert took[1][0] < WITHIN_S, took[:5]
+    # On a busy machine a call takes its time without any attack, too; on a quiet one that is some hundredths.
+    assert took[1][0] - 2 * float(calm_s) < WITHIN_S, (calm_s, took[:5])
     assert len(took) > 8

@@ -244,7 +244,8 @@ async def test_others_are_served_within_a_second(cluster: LocalCluster, attack: 
     probe = await asyncio.to_thread(start_probe, controller, broker)
     try:
         assert probe.stdout is not None
-        assert await asyncio.to_thread(probe.stdout.readline) == "ready\n"
+        ready, calm_s = (await asyncio.to_thread(probe.stdout.readline)).split()
+        assert ready == "ready"
         until = time.monotonic() + AT_LEAST_S
         async with asyncio.timeout(PATIENCE_S):
             await attack(controller, broker)
@@ -258,7 +259,8 @@ async def test_others_are_served_within_a_second(cluster: LocalCluster, attack: 
     assert probe.returncode == 0, "the probe was refused something"
     took = json.loads(out)
     assert len(took) > 8
-    assert took[0][0] < WITHIN_S, took[:5]
+    # On a busy machine a call takes its time without any attack, too; on a quiet one that is some hundredths.
+    assert took[0][0] - 2 * float(calm_s) < WITHIN_S, (calm_s, took[:5])
 
 
 def test_afterwards_the_logs_are_short_and_the_metrics_tell(cluster: LocalCluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.resource_limits import TransportLimits
 from raftlog.transport import turns as module
-from raftlog.transport.turns import SHORT, Turns
+from raftlog.transport.turns import MEETING_S, MEETINGS, SHORT, WORTH_MEETING_S, Newcomers, Turns
 
 TURN_MS, LONG_MS = TransportLimits().turn_ms, TransportLimits().long_turn_ms
 
@@ -55,8 +55,13 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def turns(loop: Loop) -> Turns:
-    return Turns(loop, TURN_MS, long_turn_ms=LONG_MS)  # type: ignore[arg-type]
+def newcomers() -> Newcomers:
+    return Newcomers()
+
+
+@pytest.fixture
+def turns(loop: Loop, newcomers: Newcomers) -> Turns:
+    return Turns(loop, TURN_MS, long_turn_ms=LONG_MS, newcomers=newcomers)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -111,6 +116,63 @@ def test_a_turn_that_is_not_long_has_no_pause(loop: Loop, turns: Turns, cpu: Cpu
         loop.turn()
         assert not turns.busy
     assert loop.later == []
+
+
+def meet(loop: Loop) -> list[float]:
+    """Turns of the loop until nothing is to be called any more: what was waited for."""
+    waited = []
+    while loop.soon or loop.later:
+        loop.turn()
+        for delay_s, callback in loop.later[:]:
+            loop.later.remove((delay_s, callback))
+            waited.append(delay_s)
+            callback()
+    return waited
+
+
+def test_work_waits_while_new_calls_come(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+    newcomers.count = 1
+    cpu.work(LONG_MS * 0.9)
+    turns.begin_last()
+    for _ in range(3):
+        loop.turn()
+        assert turns.busy, "a call has come since the last look"
+        ((delay_s, begin),) = loop.later
+        assert delay_s == MEETING_S
+        loop.later.clear()
+        newcomers.count += 1
+        loop.call_soon(begin)
+    assert meet(loop) == [MEETING_S]
+    assert not turns.busy
+    # Nobody came since.
+    cpu.work(LONG_MS * 0.9)
+    turns.begin_last()
+    assert meet(loop) == []
+    assert not turns.busy
+
+
+def test_new_calls_keep_nobody_waiting_for_ever(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+    cpu.work(LONG_MS * 0.9)
+    turns.begin_last()
+    waited = 0
+    while turns.busy:
+        newcomers.count += 1
+        loop.turn()
+        for delay_s, callback in loop.later[:]:
+            loop.later.remove((delay_s, callback))
+            waited += 1
+            newcomers.count += 1
+            callback()
+    assert waited == MEETINGS
+
+
+def test_work_that_is_hardly_any_waits_for_no_calls(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+    for _ in range(5):
+        newcomers.count += 1
+        cpu.work(WORTH_MEETING_S * 1000 * 0.9)
+        turns.begin_last()
+        assert meet(loop) == []
+        assert not turns.busy
 
 
 def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
