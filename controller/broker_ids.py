@@ -18,6 +18,7 @@ from typing import NamedTuple
 from controller.absences import Absent
 from controller.decision import refuse
 from controller.double_roll import heartbeats_off
+from controller.fencing import has_left
 from controller.id_waits import AwaitedIdError
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -80,6 +81,15 @@ class _Asking:
             and now - contact < self.asking_for_s - late_s
         )
         return _Life.ALIVE if heard else _Life.UNDECIDED
+
+    def may_be_unheard(self, broker: Broker) -> bool:
+        """Whether a fenced broker may heartbeat, and this controller is too new to have heard it.
+
+        [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand asks for it a moment later.]
+        """
+        age_s = self.now - self.state.began_at
+        young = age_s < self.state.settings.broker_session_timeout_ms / 1000
+        return young and broker.fenced and not has_left(broker) and not heartbeats_off(self.state)
 
     def unheard(self, broker_id: int) -> float | None:
         """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""
@@ -174,6 +184,8 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
 
 def _unless_taken(asking: _Asking, mapping: Hostname, broker: Broker | None, notes: list[str]) -> Choice | None:
     life = _Life.GONE if broker is None else asking.life(broker.id)
+    if broker is not None and life is _Life.GONE and asking.may_be_unheard(broker):
+        raise _wait(asking, broker)
     if broker is None or life is _Life.GONE:
         return _mapped(asking, mapping, "which is not registered" if broker is None else "whose session has ended")
     if life is _Life.UNDECIDED:

@@ -252,6 +252,26 @@ def test_a_new_controller_has_heard_nobody_yet(cell: Ids) -> None:
     later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("h2", asking_for_s=60.0))
 
 
+def test_a_new_controller_has_not_heard_who_is_fenced_either(cell: Ids) -> None:
+    """[2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is mapped to its id asks at once]"""
+    cell.lose(2)
+    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]))
+    later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
+    later.now += 1.0
+    later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("spare"))
+    later.now += later.settings.broker_session_timeout_ms / 1000
+    assert later.ask("spare", asking_for_s=10.0) == (2, HOSTNAME)
+
+
+def test_a_new_controller_does_not_wait_for_who_has_left(cell: Ids) -> None:
+    cell.beat(2, want_shut_down=True)
+    cell.wait(1.0)
+    while not cell.beat(2, want_shut_down=True).should_shut_down:
+        cell.wait(1.0)
+    later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
+    assert later.ask("h2") == (2, HOSTNAME)
+
+
 def test_of_two_that_race_for_an_id_one_has_it_and_the_other_goes_on(cell: Ids) -> None:
     cell.lose(2)
     first, second = cell.wanted("h2"), cell.wanted("h2")
