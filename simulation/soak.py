@@ -7,13 +7,13 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,17 @@ def run_pool(
 
 @contextmanager
 def _children_deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes begun inside ignore SIGINT: a terminal sends it to all, and each would end with a traceback of its own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes begun inside are deaf to SIGINT: a terminal sends it to all, and each would end with a traceback of its own.
+
+    Blocked, not ignored: what comes meanwhile is for the caller, and waits until it is outside.
+    """
+    # It unblocks SIGINT when it begins.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _rarest(found: tuple[str, int]) -> tuple[int, str]:
@@ -98,31 +100,27 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
     at_work: Counter[str] = Counter()
     failed: list[dict[str, Any]] = []
     virtual_s, count, begun, interrupted = 0.0, 0, time.monotonic(), False
-    while True:
-        try:
-            outcome = next(outcomes)
-        except StopIteration:
-            break
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-        count += 1
-        virtual_s += outcome["virtual_s"]
-        faults.update(outcome["faults"])
-        operations.update(outcome["operations"])
-        at_work.update({what: int(found > 0) for what, found in outcome["looked_at"].items()})
-        if outcome["failure"]:
-            failed.append(outcome)
-            if failures is not None:
-                failures.mkdir(parents=True, exist_ok=True)
-                (failures / f"seed-{outcome['seed']}.txt").write_text(outcome["report"] + "\n")
-            if not quiet:
-                print(
-                    f"FAILED seed {outcome['seed']}: {outcome['failure'][:200]}\n  {command(outcome['seed'])}",
-                    flush=True,
-                )
-        elif not quiet and count % 50 == 0:
-            print(f"{count} seeds, {virtual_s / 3600:.2f} h simulated, {len(failed)} failed", flush=True)
+    try:
+        for outcome in outcomes:
+            count += 1
+            virtual_s += outcome["virtual_s"]
+            faults.update(outcome["faults"])
+            operations.update(outcome["operations"])
+            at_work.update({what: int(found > 0) for what, found in outcome["looked_at"].items()})
+            if outcome["failure"]:
+                failed.append(outcome)
+                if failures is not None:
+                    failures.mkdir(parents=True, exist_ok=True)
+                    (failures / f"seed-{outcome['seed']}.txt").write_text(outcome["report"] + "\n")
+                if not quiet:
+                    print(
+                        f"FAILED seed {outcome['seed']}: {outcome['failure'][:200]}\n  {command(outcome['seed'])}",
+                        flush=True,
+                    )
+            elif not quiet and count % 50 == 0:
+                print(f"{count} seeds, {virtual_s / 3600:.2f} h simulated, {len(failed)} failed", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
     return {
         "seeds": count,
         "simulated_hours": round(virtual_s / 3600, 3),
