@@ -416,12 +416,15 @@ class ActiveController:
         def remember() -> None:
             # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
             self.state.gone.fenced(broker.id, now)
-            self.state.no_unfence(broker.id)
-            self.state.shutdown_offsets.pop(broker.id, None)
-            self.state.changed(broker.id, now)
-            self.state.leaving.fenced(broker.id, len(records))
+            self._fenced_alive(broker, now, len(records))
 
         return Decision(records, None, None, remember)
+
+    def _fenced_alive(self, broker: Broker, now: float, record_count: int) -> None:
+        self.state.no_unfence(broker.id)
+        self.state.shutdown_offsets.pop(broker.id, None)
+        self.state.changed(broker.id, now)
+        self.state.leaving.fenced(broker.id, record_count)
 
     def _fence_stuck(self, now: float) -> Decision | None:
         watch = self.state.lag_watch
@@ -439,16 +442,24 @@ class ActiveController:
             leases.stop(stuck)
             watch.look_again(now, leases.ends_at(stuck))
             return None
-        return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, lambda: watch.fenced(stuck, now))
+        broker = self.pending.brokers[stuck]
+        records = fence(self.pending, broker, METADATA_LAG)
 
-    def _fence(self, broker: Broker, reason: str, now: float, then: Callable[[], None] = lambda: None) -> Decision:
+        def remember() -> None:
+            # It lags, and heartbeats: its session goes on, and nobody gets its id meanwhile.
+            self._fenced_alive(broker, now, len(records))
+            leases.forget(stuck)
+            watch.fenced(stuck, now)
+
+        return Decision(records, None, None, remember)
+
+    def _fence(self, broker: Broker, reason: str, now: float) -> Decision:
         records = fence(self.pending, broker, reason)
 
         def remember() -> None:
             self.state.forget(broker.id)
             self.state.changed(broker.id, now)
             self.state.leaving.fenced(broker.id, len(records))
-            then()
 
         return Decision(records, None, None, remember)
 
