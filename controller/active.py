@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from controller.absences import Absences
@@ -400,7 +401,7 @@ class ActiveController:
         while (broker_id := self.sessions.expired(now)) is not None:
             broker: Broker | None = self.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
-                return self._fence(broker, SESSION_TIMED_OUT, now)
+                return self._fence(broker, SESSION_TIMED_OUT, now, partial(self.state.forget, broker.id))
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
@@ -411,20 +412,13 @@ class ActiveController:
         broker = self.state.gone.due(self.pending.snapshot(), self.state.read_leases, now)
         if broker is None:
             return None
-        records = fence(self.pending, broker, PROCESS_GONE)
 
         def remember() -> None:
             # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
             self.state.gone.fenced(broker.id, now)
-            self._fenced_alive(broker, now, len(records))
+            self.state.drop_wishes(broker.id)
 
-        return Decision(records, None, None, remember)
-
-    def _fenced_alive(self, broker: Broker, now: float, record_count: int) -> None:
-        self.state.no_unfence(broker.id)
-        self.state.shutdown_offsets.pop(broker.id, None)
-        self.state.changed(broker.id, now)
-        self.state.leaving.fenced(broker.id, record_count)
+        return self._fence(broker, PROCESS_GONE, now, remember)
 
     def _fence_stuck(self, now: float) -> Decision | None:
         watch = self.state.lag_watch
@@ -442,26 +436,25 @@ class ActiveController:
             leases.stop(stuck)
             watch.look_again(now, leases.ends_at(stuck))
             return None
-        broker = self.pending.brokers[stuck]
-        records = fence(self.pending, broker, METADATA_LAG)
 
         def remember() -> None:
             # It lags, and heartbeats: its session goes on, and nobody gets its id meanwhile.
-            self._fenced_alive(broker, now, len(records))
+            self.state.drop_wishes(stuck)
             leases.forget(stuck)
             watch.fenced(stuck, now)
 
-        return Decision(records, None, None, remember)
+        return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, remember)
 
-    def _fence(self, broker: Broker, reason: str, now: float) -> Decision:
+    def _fence(self, broker: Broker, reason: str, now: float, remember: Callable[[], None]) -> Decision:
+        """``remember``: what this reason changes beside the state of every broker that is fenced."""
         records = fence(self.pending, broker, reason)
 
-        def remember() -> None:
-            self.state.forget(broker.id)
+        def fenced() -> None:
+            remember()
             self.state.changed(broker.id, now)
             self.state.leaving.fenced(broker.id, len(records))
 
-        return Decision(records, None, None, remember)
+        return Decision(records, None, None, fenced)
 
     def _unfenced_reporting(self) -> list[int]:
         brokers = self.pending.brokers

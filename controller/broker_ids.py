@@ -183,11 +183,13 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
 
 
 def _unless_taken(asking: _Asking, mapping: Hostname, broker: Broker | None, notes: list[str]) -> Choice | None:
-    life = _Life.GONE if broker is None else asking.life(broker.id)
-    if broker is not None and life is _Life.GONE and asking.may_be_unheard(broker):
-        raise _wait(asking, broker)
-    if broker is None or life is _Life.GONE:
-        return _mapped(asking, mapping, "which is not registered" if broker is None else "whose session has ended")
+    if broker is None:
+        return _mapped(asking, mapping, "which is not registered")
+    life = asking.life(broker.id)
+    if life is _Life.GONE and asking.may_be_unheard(broker):
+        life = _Life.UNDECIDED
+    if life is _Life.GONE:
+        return _mapped(asking, mapping, "whose session has ended")
     if life is _Life.UNDECIDED:
         raise _wait(asking, broker)
     notes.append(

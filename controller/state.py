@@ -104,6 +104,11 @@ class ControllerState:
         self.wants_unfence.discard(broker_id)
         self.to_look_at.pop(broker_id, None)
 
+    def drop_wishes(self, broker_id: int) -> None:
+        """It is fenced: what it asked for before, to be unfenced or to shut down, is void."""
+        self.no_unfence(broker_id)
+        self.shutdown_offsets.pop(broker_id, None)
+
     def changed(self, broker_id: int, now: float) -> None:
         """A broker's state has changed."""
         self.changed_at[broker_id] = now
@@ -112,6 +117,5 @@ class ControllerState:
         """End a broker's session, and drop what was remembered about it."""
         self.sessions.end(broker_id)
         self.read_leases.forget(broker_id)
-        self.no_unfence(broker_id)
-        self.shutdown_offsets.pop(broker_id, None)
+        self.drop_wishes(broker_id)
         self.leaving.forget(broker_id)

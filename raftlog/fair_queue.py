@@ -55,9 +55,14 @@ class FairQueue(Generic[T]):
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Take out all that are unwanted. O(n)."""
-        removed = [item for item in self if unwanted(item)]
-        if removed:
-            kept = {holder: deque(i for i in queue if not unwanted(i)) for holder, queue in self._queues.items()}
-            self._queues = {holder: queue for holder, queue in kept.items() if queue}
-            self.length -= len(removed)
+        removed: list[T] = []
+        kept: dict[Hashable, deque[T]] = {}
+        for holder, queue in self._queues.items():
+            wanted: deque[T] = deque()
+            for item in queue:
+                (removed if unwanted(item) else wanted).append(item)
+            if wanted:
+                kept[holder] = wanted
+        self._queues = kept
+        self.length -= len(removed)
         return removed

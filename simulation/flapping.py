@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from typing_extensions import override
@@ -181,9 +181,15 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
         queue_messages=65536, election_timeout_ms=timeout_ms, fetch_timeout_ms=timeout_ms,
     )  # fmt: skip
     outcome, needless = Outcome(seed, config), Needless()
+    live(outcome, lambda: FlappingWorld(seed, config, needless, outcome))
+    return outcome, needless
+
+
+def live(outcome: Outcome, world_of: Callable[[], World]) -> None:
+    """One life of a world, which is made on its own loop. Whatever any callback raises is the outcome's failure."""
 
     async def main() -> None:
-        world = FlappingWorld(seed, config, needless, outcome)
+        world = world_of()
         try:
             await world.live()
         finally:
@@ -193,4 +199,3 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
         run(main())
     except Exception as error:
         outcome.failure = error
-    return outcome, needless

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing_extensions import override
 
 from simulation.checks.api import CheckFailedError
-from simulation.flapping import SETTLE_S, FlappingWorld, Needless
+from simulation.flapping import SETTLE_S, FlappingWorld, Needless, live
 from simulation.hosts import ControllerHost
-from simulation.loop import run
 from simulation.swarm import SwarmConfig, draw_freely
 from simulation.world import Outcome
 
@@ -94,16 +93,5 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
         timeout_s=5.0,
     )  # fmt: skip
     outcome, replaced = Outcome(seed, config), Replaced()
-
-    async def main() -> None:
-        world = SilentLeaderWorld(seed, config, Needless(), outcome, replaced)
-        try:
-            await world.live()
-        finally:
-            world.finish()
-
-    try:
-        run(main())
-    except Exception as error:
-        outcome.failure = error
+    live(outcome, lambda: SilentLeaderWorld(seed, config, Needless(), outcome, replaced))
     return outcome, replaced

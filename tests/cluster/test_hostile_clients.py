@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from cluster_kit import PATIENCE_S, raftlog
+from probe_kit import probing
 
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.errors import ErrorCode
@@ -26,8 +23,6 @@ from raftlog.wire.common.v1 import common_pb2
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-PROBE = Path(__file__).with_name("hostile_probe.py")
-WITHIN_S = 1.0
 AT_LEAST_S = 0.3
 """So long an attack goes on beside the probe."""
 OPEN_FILES = 512
@@ -229,38 +224,17 @@ ATTACKS = (
 )
 
 
-def start_probe(controller: Node, broker: Node) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(PROBE), controller.endpoint, broker.endpoint, controller.http, broker.http],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 async def test_others_are_served_within_a_second(cluster: LocalCluster, attack: Attack) -> None:
     (controller,), (broker,) = cluster.controllers, cluster.brokers
-    probe = await asyncio.to_thread(start_probe, controller, broker)
-    try:
-        assert probe.stdout is not None
-        ready, calm_s = (await asyncio.to_thread(probe.stdout.readline)).split()
-        assert ready == "ready"
+    async with probing(controller, broker) as probed:
         until = time.monotonic() + AT_LEAST_S
         async with asyncio.timeout(PATIENCE_S):
             await attack(controller, broker)
             while time.monotonic() < until:
                 # It was refused at once: the probe has hardly begun.
                 await attack(controller, broker)
-        out, _ = await asyncio.to_thread(probe.communicate, timeout=PATIENCE_S)
-    finally:
-        probe.kill()
-        await asyncio.to_thread(probe.wait)
-    assert probe.returncode == 0, "the probe was refused something"
-    took = json.loads(out)
-    assert len(took) > 8
-    # On a busy machine a call takes its time without any attack, too; on a quiet one that is some hundredths.
-    assert took[0][0] - 2 * float(calm_s) < WITHIN_S, (calm_s, took[:5])
+    probed.check()
 
 
 def test_afterwards_the_logs_are_short_and_the_metrics_tell(cluster: LocalCluster) -> None:
