@@ -6,6 +6,8 @@ leaves; heartbeats go on telling LAO, which makes room.
 
 A log that begins above what is wanted is answered with a snapshot: it is fetched from the same controller, on a link of its own and
 while no fetch is outstanding, and becomes the view; then the log is followed from its end.
+
+Why: docs/decisions/010-lao-survives-failover.md
 """
 
 from __future__ import annotations

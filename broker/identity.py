@@ -2,6 +2,8 @@
 
 Pure: :func:`known_id` needs no controller, :class:`IdSeeker` is what happens when neither says anything. ``now`` is seconds of a
 monotonic clock.
+
+Why: docs/decisions/019-broker-ids.md
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ broker knows that it is unfenced from its own applied image and its own broker e
 
 The shell calls :meth:`Lifecycle.poll` after each stimulus and at :attr:`Lifecycle.next_deadline`, sends what it returns
 (one request at a time), and reports how that ended. ``now`` is seconds of a monotonic clock.
+
+Why: docs/decisions/012-sessions-and-fencing.md
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ moves or its deadline comes.
 held its lease. While a broker holds a lease it counts, so every LAO there ever was is applied here: with it every write that was answered
 ``acknowledged``, and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO, so whoever reads
 strictly after this one has applied it. [Without the wait: A has been told 10 and shows it, then B, told 8, shows 8 to the next who asks.]
+
+Why: docs/decisions/011-read-leases.md
 """
 
 from __future__ import annotations

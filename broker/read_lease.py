@@ -5,6 +5,8 @@ heartbeat arrived [a reply is held up for longer than the margin: counted from i
 broker epoch. A controller that is elected later knows nothing of it and respects it all the same, so it survives failovers.
 
 It is asked for only while somebody reads strictly: heartbeats are then a third of a lease apart at the most.
+
+Why: docs/decisions/011-read-leases.md
 """
 
 from __future__ import annotations

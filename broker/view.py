@@ -6,6 +6,8 @@ alone exceed the bound, ``backpressure`` says: stop reading the stream until LAO
 
 Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the end of a log batch like
 every image; should one fall inside a batch, the newest image below it stands for it.
+
+Why: docs/decisions/010-lao-survives-failover.md
 """
 
 from __future__ import annotations

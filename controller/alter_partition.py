@@ -3,6 +3,8 @@
 The order of the checks is Kafka's, numbered as in its ReplicationControlManager; each partition has its own result, and one that
 fails does not stop the others. Rule 12 is KIP-903: a replica enters an ISR only under the broker epoch that it was caught up
 with, so that a broker which came back with an empty disk can't be admitted by a proposal from before.
+
+Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
 
 from __future__ import annotations

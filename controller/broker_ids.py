@@ -8,6 +8,8 @@ race for an id one is decided first, and the other goes on in the order.
 No new id as long as one that holds replicas may need a broker: a new one holds none, and theirs stay one short. So a newcomer waits
 while one is absent and not yet missing, and until all others were heard from since it asks [the owner of 1002 dies, a newcomer comes
 within its session and gets 1004]; where several are absent somebody has to decide. ``broker.id.generation.force`` decides.
+
+Why: docs/decisions/019-broker-ids.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A connection that ends proves nothing: it may be the network. A refused connect proves something only where a connect was accepted before:
 what the broker advertises may be for its clients alone, and refuse this node at all times. So each registration's listener is tried once
 when its first heartbeat is here. One refusal may be a broker that starts; they are counted.
+
+Why: docs/decisions/012-sessions-and-fencing.md
 """
 
 from __future__ import annotations

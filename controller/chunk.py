@@ -1,4 +1,7 @@
-"""One turn's decisions on their way into the log: folded into the pending image at once, encoded once, proposed as one chunk."""
+"""One turn's decisions on their way into the log: folded into the pending image at once, encoded once, proposed as one chunk.
+
+Why: docs/decisions/008-one-turn-one-chunk.md
+"""
 
 from __future__ import annotations
 

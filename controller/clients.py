@@ -3,6 +3,8 @@
 A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a new client: an evicted
 client's retry would run again. Everything is looked up in the pending image, which has the inherited tail in it: a
 retry that comes right after a failover finds what the last controller had written and not yet committed.
+
+Why: docs/decisions/017-exactly-once-writes.md
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ that a second process under a living broker's id is still refused.
 
 Level 1: heartbeats are in force. It is raised when every registered broker knows them, and can be lowered again. As LAO is made of
 what brokers report, ``lao.version`` 1 goes with level 1 only; at level 0 LAO is unknown.
+
+Why: docs/decisions/018-feature-levels.md
 """
 
 from __future__ import annotations

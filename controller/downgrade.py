@@ -2,6 +2,8 @@
 
 A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log holds beyond the lower level could not
 be read by the programs that the level is lowered for. What is lost otherwise is said as a warning.
+
+Why: docs/decisions/018-feature-levels.md
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ take a role from it,
 Nobody is registered before all of this is decided, and registrations are answered with its offset (``metadata_offset``). What is to do is
 found in the state itself: a controller that takes over half-way goes on, and a cluster that was recovered under a build that knew
 nothing of this is mended when its metadata.version is raised.
+
+Why: docs/decisions/016-leader-epoch-ranges.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A link that breaks with a request on its way leaves that request's outcome unknown, although the node would have refused it. So each
 link is told once, unasked (correlation id 0), that this node is not the active controller, and who is. A client takes its further
 requests there and ends the link when all it has sent is answered. Who does not know the notice is waited for until it is quiet.
+
+Why: docs/decisions/023-leadership-transfer.md
 """
 
 from __future__ import annotations

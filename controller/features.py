@@ -1,4 +1,7 @@
-"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level do. All of a request or nothing."""
+"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level do. All of a request or nothing.
+
+Why: docs/decisions/018-feature-levels.md
+"""
 
 from __future__ import annotations
 

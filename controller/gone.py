@@ -8,6 +8,8 @@ sooner; and a heartbeat takes it back. Where it would be more than half of the b
 sessions decide.
 
 Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
+
+Why: docs/decisions/012-sessions-and-fencing.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Brokers without an id that have to wait: what each was told, for those who look. Soft state; ``now`` is a monotonic clock in seconds."""
+"""Brokers without an id that have to wait: what each was told, for those who look. Soft state; ``now`` is a monotonic clock in seconds.
+
+Why: docs/decisions/019-broker-ids.md
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A broker is stuck if it has not applied what was already committed ``lag_max_s`` ago. Offsets alone can't tell (a thousand
 records are nothing after a burst and everything on a quiet cluster), hence a short row of (time, committed offset) marks.
+
+Why: docs/decisions/009-lao-membership.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""All that lives and dies with one epoch of leading: the pending image, LAO, sessions, and the replies that wait."""
+"""All that lives and dies with one epoch of leading: the pending image, LAO, sessions, and the replies that wait.
+
+Why: docs/decisions/008-one-turn-one-chunk.md
+"""
 
 from __future__ import annotations
 

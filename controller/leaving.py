@@ -3,6 +3,8 @@
 A batch of 100,000 changes keeps the controller from its followers for longer than they wait for it: another would be elected, and come to
 the same point. So the fencing is first, with some of the changes, and the others follow in batches of their own. Until the last one the
 broker stays fenced. What is not done at a failover the next controller does.
+
+Why: docs/decisions/015-one-function-changes-partitions.md
 """
 
 from __future__ import annotations

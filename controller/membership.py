@@ -2,6 +2,8 @@
 
 A set is in force in the quorum's core as soon as its VotersRecord is appended. So what is checked here is that the record *can* be
 committed: a majority of the new set is alive, and a new voter has nothing to catch up with. The core refuses the rest as a last line.
+
+Why: docs/decisions/005-voters-in-the-log.md
 """
 
 from __future__ import annotations

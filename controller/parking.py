@@ -1,6 +1,8 @@
 """Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for everybody to be told.
 
 Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is released from its front.
+
+Why: docs/decisions/003-confirmed-rounds.md
 """
 
 from __future__ import annotations

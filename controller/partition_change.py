@@ -8,6 +8,8 @@ The rules (kept together because each bends the others):
 * An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is RECOVERING until it says otherwise.
 * A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added are in the ISR, and, where the
   replicas become fewer, when all that stay are in it. Completing it is part of the change that makes it so.
+
+Why: docs/decisions/015-one-function-changes-partitions.md
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 What is recorded was known when it was proposed, and LAO never goes back: so from the committed log alone it is a true lower
 bound at the record's offset and ever after, on any node and offline.
+
+Why: docs/decisions/009-lao-membership.md
 """
 
 from __future__ import annotations

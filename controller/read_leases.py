@@ -10,6 +10,8 @@ Nobody is fenced, replaced or unregistered while a lease may be in force: for a 
 with a contact; a process that is proven gone, or that says that it stops, reads no more; all else asks :meth:`ReadLeases.ends_at`, and
 stops renewals until then. So does what lets programs take over that know nothing of leases: lowering ``metadata.version``. A broker that
 is fenced in the log therefore holds none, and leases never hold LAO back.
+
+Why: docs/decisions/011-read-leases.md
 """
 
 from __future__ import annotations

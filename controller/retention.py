@@ -4,6 +4,8 @@ Each node drops its log by itself: by size and by age. It does not drop what an 
 every export cursor that is not below it already, in the image that is committed here. A cursor that nobody moves any more must not fill
 the disk: above ``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor that was passed holds
 nothing back: what its export needs next is gone here.
+
+Why: docs/decisions/007-snapshots.md
 """
 
 from __future__ import annotations

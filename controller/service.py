@@ -5,7 +5,10 @@ pending image as it goes, and proposes the batches of all of it as one chunk. Th
 that load makes larger chunks and not more of them. Replies are parked until what they say is true (``parking``).
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it decides anything. Losing the
-leadership drops the pending image with everything that hangs on it, and whoever waits is told that the outcome is unknown.
+leadership drops the pending image with everything that hangs on it: writes in the log that are not committed have an unknown outcome,
+committed ones that wait to be visible are answered with how far they got, and all else is refused for certain.
+
+Why: docs/decisions/008-one-turn-one-chunk.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Broker sessions: who has been heard from lately. Soft state of one controller epoch; ``now`` is a monotonic clock in seconds."""
+"""Broker sessions: who has been heard from lately. Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
+
+Why: docs/decisions/012-sessions-and-fencing.md
+"""
 
 from __future__ import annotations
 

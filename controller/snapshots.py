@@ -2,6 +2,8 @@
 
 Each node does so by itself, leader or not, from a reference to its committed image, in slices off the hot path. The policies are pure;
 ``Snapshots`` carries them out.
+
+Why: docs/decisions/007-snapshots.md
 """
 
 from __future__ import annotations

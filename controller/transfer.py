@@ -2,6 +2,8 @@
 
 The active controller stops deciding; what waits, waits on. Once all it has proposed is committed, and answered, and the target has
 all of it durable too, it resigns with the target as the first to campaign (Raft thesis 3.10). Not in time: it leads on.
+
+Why: docs/decisions/023-leadership-transfer.md
 """
 
 from __future__ import annotations

@@ -13,66 +13,128 @@ from raftlog.aliases import with_old_name
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on."""
+    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on.
+
+    Each has its meaning below it; ``scripts/error_table.py`` makes the table of docs/protocol.md from them.
+    """
 
     UNKNOWN_SERVER_ERROR = -1
+    """A defect of the server. For a unary call the outcome is unknown."""
     NONE = 0
+    """No error."""
     OFFSET_OUT_OF_RANGE = 1
+    """A replica fetches below the log start; a consumer asks outside of the partition's log; an export cursor is set outside of the log."""
     CORRUPT_MESSAGE = 2
+    """Client library: the fetched records do not match their checksum or layout."""
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    """No such topic or partition."""
     LEADER_NOT_AVAILABLE = 5
+    """The partition has no leader."""
     NOT_LEADER_OR_FOLLOWER = 6
+    """Quorum: this node does not lead. Partitions: another broker leads; `current_leader` names it."""
     REQUEST_TIMED_OUT = 7
+    """The deadline passed; see `outcome_unknown`."""
     BROKER_NOT_AVAILABLE = 8
+    """The broker is starting or shutting down; RegisterBroker without an id: wait for the broker in `awaited_id`."""
     MESSAGE_TOO_LARGE = 10
+    """The request, or what it would write, is too large; `field` names the body."""
     NETWORK_EXCEPTION = 13
+    """Client library: the connection broke; see `outcome_unknown`."""
     INVALID_TOPIC_EXCEPTION = 17
+    """The topic name is invalid."""
     NOT_ENOUGH_REPLICAS = 19
+    """Produce: the ISR is smaller than `min.insync.replicas`. Nothing was written."""
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    """Produce: the ISR became too small after the leader appended. The outcome is unknown."""
     INVALID_REQUIRED_ACKS = 21
+    """Produce: `acks` is not -1, 0 or 1."""
     UNSUPPORTED_VERSION = 35
+    """A feature level that the request needs, or that the broker must support, is missing."""
     TOPIC_ALREADY_EXISTS = 36
+    """A topic of this name exists."""
     INVALID_PARTITIONS = 37
+    """The number of partitions is invalid."""
     INVALID_REPLICATION_FACTOR = 38
+    """The replication factor is invalid, changes without permission, or exceeds the number of live brokers."""
     INVALID_REPLICA_ASSIGNMENT = 39
+    """The assignment of replicas is invalid."""
     INVALID_CONFIG = 40
+    """An unknown config key, or an invalid value."""
     NOT_CONTROLLER = 41
+    """This node is not the active controller; `leader_id` and `leader_endpoint` name it if it is known."""
     INVALID_REQUEST = 42
+    """A field of the request is invalid, or beyond its limit in `raftlog/limits/fields.py`; `field` names it."""
     POLICY_VIOLATION = 44
+    """The request needs more records or items than one batch may have."""
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    """The sequence number is 256 or more above the lowest one that the client has not finished."""
     DUPLICATE_SEQUENCE_NUMBER = 46
+    """The client has declared this sequence number finished. Nothing is executed."""
     OPERATION_NOT_ATTEMPTED = 55
+    """Inside a broker: the AlterPartition response has no result for this partition."""
     KAFKA_STORAGE_ERROR = 56
+    """Free space is below the reserve, or the replica is damaged and offline. Nothing was written."""
     UNKNOWN_PRODUCER_ID = 59
+    """The client id was never opened, or is closed."""
     FENCED_LEADER_EPOCH = 74
+    """The epoch of the sender is over."""
     UNKNOWN_LEADER_EPOCH = 75
+    """The epoch of the sender is newer than what this node knows, or is not proven."""
     STALE_BROKER_EPOCH = 77
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
-    NO_REASSIGNMENT_IN_PROGRESS = 85
+    """The broker epoch is not the registered one. Nothing changed."""
     OFFSET_NOT_AVAILABLE = 78
+    """The partition's new leader does not know its high watermark yet."""
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    """ElectLeaders: the preferred replica cannot lead."""
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    """ElectLeaders: no replica can lead."""
+    ELECTION_NOT_NEEDED = 84
+    """ElectLeaders: the partition has the leader that it should have."""
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    """There is no reassignment to cancel."""
     INVALID_RECORD = 87
+    """Produce: a record is missing or is not a `DataRecord`."""
     THROTTLING_QUOTA_EXCEEDED = 89
+    """No room: a queue is full, or the response has no space for this partition. Nothing was done."""
     RESOURCE_NOT_FOUND = 91
+    """The hostname mapping or export cursor to delete does not exist."""
     INVALID_UPDATE_VERSION = 95
+    """A compare-and-set failed: partition epoch, hostname mapping, export cursor. UpdateFeatures: the message says what prevents the
+    level."""
     SNAPSHOT_NOT_FOUND = 98
+    """FetchSnapshot: this node does not have the snapshot."""
     POSITION_OUT_OF_RANGE = 99
+    """FetchSnapshot: the position is not inside the snapshot."""
     UNKNOWN_TOPIC_ID = 100
+    """No topic has this id."""
     DUPLICATE_BROKER_REGISTRATION = 101
+    """The broker id has a live session."""
     BROKER_ID_NOT_REGISTERED = 102
+    """No broker is registered under this id."""
     INCONSISTENT_CLUSTER_ID = 104
+    """The request is for another cluster."""
     INELIGIBLE_REPLICA = 107
+    """AlterPartition: a proposed ISR member has a stale broker epoch, is fenced, or is shutting down (KIP-903)."""
     NEW_LEADER_ELECTED = 108
+    """AlterPartition: **accepted and written**. It completes a reassignment, and another broker leads now."""
     INVALID_REGISTRATION = 119
+    """RegisterBroker: the registration cannot become valid by itself; an operator has to decide."""
     INVALID_VOTER_KEY = 125
+    """Quorum: the message is for another voter (node id, directory id)."""
     DUPLICATE_VOTER = 126
+    """AddRaftVoter: the voter set already has this voter."""
     VOTER_NOT_FOUND = 127
+    """RemoveRaftVoter, UpdateRaftVoter, TransferLeadership: the voter set does not have this voter."""
     # Ours.
     INCONSISTENT_GENERATION = 10001
+    """The token, client id or fetch belongs to another generation of the log."""
     BROKER_FENCED = 10002
+    """The broker is fenced and serves nothing new; ask another one."""
     LAO_UNKNOWN = 10003
+    """A repeatable read whose deadline passed before the broker knew LAO."""
     NO_READ_LEASE = 10004
+    """A strict read whose deadline passed before the broker had a lease, with the reason of the controller; at once if the broker
+    shuts down."""
 
 
 def code_name(code: ErrorCode) -> str:

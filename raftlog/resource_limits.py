@@ -3,6 +3,8 @@
 Three kinds of bound stand behind each other. What one message, link or connection may hold is fixed here. What all of them hold
 together is fixed here too, and :class:`raftlog.shares.Shares` divides it, so that one peer never takes the last place. What a
 peer makes this process compute is done in turns (``raftlog.transport.turns``), between which everybody else is served.
+
+Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A record changes one entity group, and groups know nothing of each other. So row
 offset, and each group is folded from nothing in a draft of its own: memory is one group's state, whatever the history's
 length. The state hash of a group is its share of the whole image's, and shares add up modulo 2**128: each task adds up its
 own and hands over one row a kind, and the driver adds up those.
+
+Why: docs/decisions/020-one-fold-everywhere.md
 """
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
+DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
 )
 PACKAGES = ("benchmarks", "broker", "controller", "proto", "raftlog", "replay", "simulation", "tests")
 
@@ -50,3 +53,76 @@ def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
         assert target.exists(), path
         if anchor:
             assert anchor in anchors(target.read_text()), (path, anchor)
+
+
+def test_the_table_of_error_codes_is_that_of_the_code() -> None:
+    """``python scripts/error_table.py`` writes it anew."""
+    command = [sys.executable, ROOT / "scripts" / "error_table.py", "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    assert not [path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md") if f"({path.name})" not in listed]
+
+
+def test_every_decision_that_the_code_names_exists() -> None:
+    named = {
+        match
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for match in re.findall(r"docs/decisions/([\w-]+\.md)", path.read_text())
+    }
+    assert named
+    assert not [name for name in named if not (ROOT / "docs" / "decisions" / name).exists()]
+
+
+def commands(text: str) -> list[str]:
+    """The lines of console blocks that a user copies."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_commands_fit_into_a_terminal_of_80_columns(name: str) -> None:
+    assert not [line for line in commands((ROOT / name).read_text()) if len(line) + 2 > 80]
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("raftlog", {"controller", "broker", "replay", "simulation"}),
+        ("controller", {"broker", "replay", "simulation"}),
+        ("broker", {"controller", "replay", "simulation"}),
+        ("replay", {"broker", "simulation"}),
+    ],
+)
+def test_packages_import_what_the_architecture_says(package: str, others: set[str]) -> None:
+    files = [path for path in (ROOT / package).rglob("*.py") if "wire" not in path.parts]
+    assert files
+    wrong = {str(path): found for path in files if (found := {name.split(".")[0] for name in imported(path)} & others)}
+    assert not wrong
+
+
+def test_only_shells_use_the_event_loop() -> None:
+    """The list of ARCHITECTURE.md: a module that is added to it is added there."""
+    allowed = {
+        *(f"controller/{name}.py" for name in ("service", "run", "hand_over", "joining", "broker_probes")),
+        *(f"broker/{name}.py" for name in ("service", "run", "follower", "membership", "requests", "seeking")),
+    }
+    rooms = ("controller", "broker", "raftlog/quorum", "raftlog/metadata")
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for room in rooms
+        for path in (ROOT / room).rglob("*.py")
+        if "asyncio" in imported(path)
+    }
+    assert {name for name in users if not name.startswith("broker/replication/")} == allowed

@@ -8,6 +8,8 @@ epoch or an offset of -1 means none. Messages are those of ``raftlog.wire.data.v
   its step; Flushed(token) says that whatever came before that Flush is durable. Flushes may run together; reports come in order.
 * *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is the log as of this step.
 * Any error of the store is fatal for the node: nothing is stepped after it, nothing more is answered but with an unknown outcome.
+
+Why: docs/decisions/024-data-plane-group-flush.md
 """
 
 from __future__ import annotations

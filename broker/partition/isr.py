@@ -6,6 +6,8 @@ epoch has passed the one it was made at, and not before. [Two attempts were sent
 refused, since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is accepted. A leader that
 took the refusal for the end of both counts an ISR without that replica, and acknowledges what it does not have.] So a refusal ends a
 proposal only if it was sent once; else the leader *withdraws* it: it has the controller move the partition epoch on.
+
+Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A follower is proposed only when its last valid fetch has all that is committed and all of the log that this leader began with, and
 named the very broker epoch that the image shows for it, unfenced and not shutting down. A member that was not caught up for
 ``replica.lag.time.max.ms`` is proposed to leave. One proposal a partition at a time; what becomes of it is in ``isr.py``.
+
+Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A named position is answered with data, an error or a divergence at most once: then the follower names it anew. A high watermark
 alone leaves it as it is. An answer has only partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
+
+Why: docs/decisions/024-data-plane-group-flush.md
 """
 
 from __future__ import annotations

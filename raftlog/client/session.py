@@ -4,6 +4,8 @@ The active controller keeps what a numbered write became, across failovers, so t
 What must not be believed is a definite error of a write that was sent more than once: an earlier attempt, delayed on its way,
 may still arrive, find another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote nothing.
 An attempt that the one who got it has refused is at its end, and does not count.
+
+Why: docs/decisions/017-exactly-once-writes.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A field without a line here is an error as soon as its message is checked, and a test walks all requests of all services. The numbers are
 below what stores them later can hold: the principal's length takes 16 bits of a batch's header; names become parts of keys, of entities in
 snapshots and of metrics; all of it is printed somewhere.
+
+Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A client numbers its writes. The header of the batch that a numbered write became names the client and the number, and folding it
 keeps the result: a retry finds it, in this controller's pending image or in the next one's, and is not executed again. What
 the client says to be done is forgotten, so that a client never has more than ``WINDOW`` results.
+
+Why: docs/decisions/017-exactly-once-writes.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The fold: what each record type does to the image. The one place where state changes, for every program of raftlog."""
+"""The fold: what each record type does to the image. The one place where state changes, for every program of raftlog.
+
+Why: docs/decisions/020-one-fold-everywhere.md
+"""
 
 from __future__ import annotations
 

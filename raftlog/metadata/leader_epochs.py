@@ -4,6 +4,8 @@ A restore or an unsafe recovery takes the metadata back, and brokers keep what t
 does not know any more. Were these epochs led again, records of two histories would have one (offset, epoch), and no comparison of logs
 could tell them apart. What brokers report does not help: one that comes back after an hour was not asked. So a generation leads no
 epoch below its range, whoever is there.
+
+Why: docs/decisions/016-leader-epoch-ranges.md
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ from its entities (indexes, counts) is derived again. The hash is summed up anew
 the hash it claims is neither written nor taken.
 
 ``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a place in the image gets a line there.
+
+Why: docs/decisions/007-snapshots.md
 """
 
 from __future__ import annotations

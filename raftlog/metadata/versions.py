@@ -2,6 +2,8 @@
 
 A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); what a level brings is not used
 below it, so that until then each node can go back to the build before.
+
+Why: docs/decisions/018-feature-levels.md
 """
 
 from __future__ import annotations

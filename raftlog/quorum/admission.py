@@ -13,6 +13,8 @@ each, and with pre-vote (KIP-996) they are rare; a node that is refused for the 
 pre-votes itself, and the answers are proven.
 
 A refused message changes nothing.
+
+Why: docs/decisions/004-messages-are-claims.md
 """
 
 from __future__ import annotations

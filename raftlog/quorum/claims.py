@@ -10,6 +10,8 @@ each keeps for a while what the others showed:
   others have answered: with proof that the leader is gone, or never was, the pause is short, and grows with what the answers took.
 
 Nothing here is a vote. An election is won by votes alone, which are durable; a wrong claim costs an epoch or a pause.
+
+Why: docs/decisions/002-elections-by-proof-of-death.md
 """
 
 from __future__ import annotations

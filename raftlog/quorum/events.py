@@ -9,6 +9,8 @@ Two rules carry the safety of it all:
   far. The core counts itself, and sends a fetch that acknowledges, only up to the flushed offset.
 
 ``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive. Node id -1 means none.
+
+Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""When the voter set may change, and by how much (KIP-853): one replica at a time, each change committed before the next."""
+"""When the voter set may change, and by how much (KIP-853): one replica at a time, each change committed before the next.
+
+Why: docs/decisions/005-voters-in-the-log.md
+"""
 
 from __future__ import annotations
 

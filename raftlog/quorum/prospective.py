@@ -1,4 +1,7 @@
-"""A voter that asks whether an election could be won (KIP-996). Nothing of it is durable."""
+"""A voter that asks whether an election could be won (KIP-996). Nothing of it is durable.
+
+Why: docs/decisions/002-elections-by-proof-of-death.md
+"""
 
 from __future__ import annotations
 

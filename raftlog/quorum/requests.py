@@ -1,6 +1,8 @@
 """What peers ask: checks in Kafka's order, then the answer. Nothing here raises, whatever a request says.
 
 A request is a claim by anybody who reaches the port, see ``admission``: one that is refused changes nothing.
+
+Why: docs/decisions/004-messages-are-claims.md
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The leader hands out a number in its replies; a follower echoes the highest it has seen in its next Fetch. A majority of echoes of n
 means: a majority was still in this epoch after round n began, so nobody was elected before it began. Counting
 Fetches would not do: a delayed one was sent before its sender voted for another.
+
+Why: docs/decisions/003-confirmed-rounds.md
 """
 
 from __future__ import annotations

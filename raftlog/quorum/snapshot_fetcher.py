@@ -1,4 +1,7 @@
-"""Pulling one snapshot from the leader, part after part by position (KIP-630)."""
+"""Pulling one snapshot from the leader, part after part by position (KIP-630).
+
+Why: docs/decisions/007-snapshots.md
+"""
 
 from __future__ import annotations
 

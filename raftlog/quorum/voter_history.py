@@ -1,4 +1,7 @@
-"""The voter sets of the log, by offset: each is in force as soon as it is appended, and no more when it is truncated (KIP-853)."""
+"""The voter sets of the log, by offset: each is in force as soon as it is appended, and no more when it is truncated (KIP-853).
+
+Why: docs/decisions/005-voters-in-the-log.md
+"""
 
 from __future__ import annotations
 

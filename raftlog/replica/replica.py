@@ -9,6 +9,8 @@ things need care, and are the reason for this class:
 
 Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener. So does any exception: a state
 machine that stopped half-way through a step is not to be trusted, and a process that lives on with it looks well from outside.
+
+Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Rules every implementation keeps (one test suite runs against all of them):
   everything appended before it durable. Nothing may be acknowledged before.
 * After any error the store is broken: each later call raises the same StorageError.
 * Reads return whole batches whose CRC32C and contiguity were checked, or raise CorruptLogError naming the offset.
+
+Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where blocking disk calls run: on the event loop while they are fast and few, else in one thread of their own."""
+"""Where blocking disk calls run: on the event loop while they are fast and few, else in one thread of their own.
+
+Why: docs/decisions/006-vote-outside-the-log.md
+"""
 
 from __future__ import annotations
 

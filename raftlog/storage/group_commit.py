@@ -2,6 +2,8 @@
 
 One sync runs at a time; it covers the log end as it was when it began, lowered by every truncation since: what was
 appended behind a truncation is not covered, although its offsets may be. Flushes asked for meanwhile share the next sync.
+
+Why: docs/decisions/006-vote-outside-the-log.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The real PartitionStore: the chunks of all partition replicas of a broker in one RocksDB, synced together.
 
 The names of RocksDB's keys are topic id and partition index: a replica's chunks are neighbours, the replicas of a topic too.
+
+Why: docs/decisions/024-data-plane-group-flush.md
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Offline, and by an operator's word alone: no rule of Raft allows it. What was co
 in it and was never committed becomes committed. The generation of the log grows, so that everybody who has seen the old history
 is told. The order of writes makes an interrupted recovery harmless: until the last of them the directory has its old voters, and
 leads nothing; recovering again is right.
+
+Why: docs/decisions/016-leader-epoch-ranges.md
 """
 
 from __future__ import annotations

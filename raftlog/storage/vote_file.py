@@ -1,4 +1,7 @@
-"""The vote, in a file of its own: one lost tail of the log must not take the vote with it, undetectably."""
+"""The vote, in a file of its own: one lost tail of the log must not take the vote with it, undetectably.
+
+Why: docs/decisions/006-vote-outside-the-log.md
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one 
 and a reconnect makes a new one, so that a late message of an old link can be told by its link and dropped. Messages are
 protobuf objects; nobody changes one after it was sent. Whatever waits when the stream can take a message goes into one.
 All callbacks run on the event loop; none may block or raise.
+
+Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """
 
 from __future__ import annotations

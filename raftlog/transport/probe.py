@@ -1,4 +1,7 @@
-"""A raw TCP connect: does a process listen there? REFUSED is the evidence of death that lets an election start at once."""
+"""A raw TCP connect: does a process listen there? REFUSED is the evidence of death that lets an election start at once.
+
+Why: docs/decisions/002-elections-by-proof-of-death.md
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A link whose messages cost more than the turn has left waits and goes on in a later turn; connections take turns, however many links or
 calls of one wait. Between two turns the loop serves everything else: sockets, timers, votes, HTTP. Without it one message of many costly
 requests holds up everybody, and so do many links with one costly request each.
+
+Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
 
 from __future__ import annotations
