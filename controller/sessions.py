@@ -6,7 +6,7 @@ Why: docs/decisions/012-sessions-and-fencing.md
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -84,13 +84,20 @@ class SessionTracker:
         first = self.next_expiry()
         return first[1] if first is not None and first[0] <= now else None
 
-    def extend_all(self, gap_s: float) -> None:
-        """The loop stood still for ``gap_s``: above 100 ms every session lasts that much longer.
+    def extend_all(self, gap_s: float, now: float) -> None:
+        """The loop stood still for ``gap_s``, until now: above 100 ms every session lasts that much longer.
 
-        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own queue.
+        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own queue. But none lasts longer than one that
+        begins now: what waited may have been heard before this.
         """
-        if gap_s > LOOP_GAP_TOLERATED_S:
-            self._extended_s += gap_s
+        if gap_s <= LOOP_GAP_TOLERATED_S:
+            return
+        self._extended_s += gap_s
+        newest = now - self._extended_s
+        while self._by_contact and self._by_contact[-1][0] > newest:
+            _, broker_id = self._by_contact.pop()
+            self._sessions[broker_id] = replace(self._sessions[broker_id], key=newest)
+            self._by_contact.add((newest, broker_id))
 
     def _expiry(self, key: float) -> float:
         return key + self._extended_s + self._timeout_s

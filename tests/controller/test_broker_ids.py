@@ -466,7 +466,7 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
     cell.now += ADOPT_S
-    cell.active.sessions.extend_all(ADOPT_S)
+    cell.active.sessions.extend_all(ADOPT_S, cell.now)
     cell.active.state.absences.extend_all(ADOPT_S)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 

@@ -44,9 +44,9 @@ def test_an_older_broker_epoch_and_a_late_contact_change_nothing() -> None:
 
 def test_a_gap_in_the_loop_extends_every_session_there_is() -> None:
     sessions = tracker(1, 2)
-    sessions.extend_all(0.1)
+    sessions.extend_all(0.1, 0.1)
     assert sessions.next_expiry() == (10.0, 1)
-    sessions.extend_all(5.0)
+    sessions.extend_all(5.0, 5.0)
     assert sessions.next_expiry() == (15.0, 1)
     sessions.touch(2, 200, 6.0)
     sessions.touch(3, 300, 6.0)
@@ -55,9 +55,24 @@ def test_a_gap_in_the_loop_extends_every_session_there_is() -> None:
     assert not sessions.is_alive(2, 16.0)
 
 
+def test_who_is_heard_before_the_gap_is_noticed_is_not_given_the_gap_as_well() -> None:
+    sessions = tracker(1, 2)
+    sessions.touch(1, 100, 60.0)
+    sessions.touch(3, 300, 59.5)
+    sessions.extend_all(59.0, 60.0)
+    assert sessions.next_expiry() == (69.0, 2)
+    sessions.end(2)
+    assert sessions.next_expiry() == (70.0, 1)
+    assert sessions.expired(69.9) is None
+    assert not sessions.is_alive(3, 70.0)
+    sessions.touch(1, 100, 61.0)
+    assert sessions.next_expiry() == (70.0, 3)
+    assert sessions.is_alive(1, 70.9)
+
+
 def test_a_contact_never_shortens_a_session() -> None:
     sessions = tracker(1)
-    sessions.extend_all(5.0)
+    sessions.extend_all(5.0, 5.0)
     sessions.touch(1, 100, 2.0)
     assert sessions.next_expiry() == (15.0, 1)
     assert sessions.last_contact(1) == 2.0
