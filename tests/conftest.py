@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
@@ -21,14 +23,53 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOGETHER = ("cluster",)
-"""Directories that one worker runs alone: real clusters would slow each other."""
+TOGETHER = ("cluster", "replay", "cli")
+"""Directories that one worker runs alone: real clusters would slow each other, a second Spark session or cluster would be begun for the
+other worker."""
+
+PATIENCE_S = {
+    "cluster": 900,
+    "hostile": 600,
+    "power_loss": 600,
+    "replay": 900,
+    "rows": 600,
+    "simulation": 900,
+    "storage": 600,
+}
+"""What a test of these directories may take, with the fixtures that are made for it: ten times what it takes on a quiet machine. The
+others: ``timeout`` in pyproject.toml. A ``timeout`` mark of a test's own goes before."""
+
+GRACE_S = 60.0
+"""Not every hang hears the signal (uvloop does not, code that catches everything does not), and not every fixture ends. So much later the
+process ends with the stacks of all threads; pytest-xdist goes on with another one."""
 
 
 def pytest_report_header() -> str:
     """So that nobody believes that pages were looked at where they were not."""
     found = find_browser()
     return f"browser: {found}" if found else "browser: none, so tests/replay/test_report_browser.py is left out"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the time of its directory."""
+    for item in items:
+        directory = item.path.relative_to(Path(__file__).parent).parts[0]
+        if directory in PATIENCE_S and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S[directory]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """The end of hangs that nothing else ends."""
+    mark = item.get_closest_marker("timeout")
+    patience_s = float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(
+        patience_s + GRACE_S, exit=True, file=item.config.stash[fault_handler_stderr_fd_key]
+    )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Together(LoadScopeScheduling):
@@ -40,6 +81,19 @@ class Together(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
         return next((each for each in TOGETHER if each in file.parts), str(file))
+
+    def remove_node(self, node: Any) -> str | None:
+        """As the base class's, but a test that ended its worker is not begun again: it would end each of them."""
+        workload = self.assigned_work.pop(node)
+        left = [(unit, nodeid) for unit in workload.values() for nodeid, done in unit.items() if not done]
+        if not left:
+            return None
+        unit, crashed = left[0]
+        unit[crashed] = True
+        self.workqueue.update({scope: unit for scope, unit in workload.items() if not all(unit.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,6 +1,7 @@
 """A run that never ends is ended, is a failure of its seed, and keeps no other seed waiting."""
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -59,6 +60,25 @@ def test_a_step_that_does_not_return_ends_after_so_much_real_time() -> None:
     assert isinstance(outcome.failure, RunTooLongError)
     assert time.monotonic() - begun < 10.0
     assert run_swarm(1, QUIET, []).failure is None, "the alarm of the last run is still set"
+
+
+def test_the_alarm_of_a_caller_rings_when_it_would_have() -> None:
+    class RungError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise RungError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with real_time(100.0):
+            pass
+        with pytest.raises(RungError):
+            time.sleep(60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, again)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_an_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
