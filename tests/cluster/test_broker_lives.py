@@ -152,6 +152,7 @@ async def sleep_and_wake(cluster: LocalCluster, sleeper: int) -> None:
         await watching
 
 
+@pytest.mark.nightly
 def test_a_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SHORT_SESSION)
     cluster.generate()
@@ -177,6 +178,7 @@ async def die(cluster: LocalCluster, victim: int) -> float:
         return loop.time() - begun
 
 
+@pytest.mark.nightly
 def test_a_killed_broker_holds_nobody_back_for_its_session(tmp_path: Path) -> None:
     settings = {**SHORT_SESSION, "broker.session.timeout.ms": 5_000, "broker.fencing.timeout.ms": 7_000}
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=settings)

@@ -197,5 +197,6 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
         assert [one.state for one in found.describe_brokers.brokers] == [pb.ACTIVE, pb.ACTIVE]
 
 
+@pytest.mark.nightly
 def test_a_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(tmp_path: Path) -> None:
     asyncio.run(sleep_through_both_timeouts(tmp_path / "c"))

@@ -110,6 +110,7 @@ def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     says(cluster.log_path("broker-3").read_text(), "host 127.0.0.3 is mapped to broker 1002")
 
 
+@pytest.mark.nightly
 def test_two_brokers_on_one_host(cluster: Hosts) -> None:
     cluster.stop(["broker-2"], PATIENCE_S)
     cluster.prepare("broker-5", HOSTS["broker-2"])
@@ -130,6 +131,7 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
     assert raftlog("hostnames", "set", HOSTS["broker-2"], 1001, *at).code == 0
 
 
+@pytest.mark.nightly
 def test_several_ids_are_missing(cluster: Hosts) -> None:
     cluster.prepare("broker-5", "127.0.0.9")
     cluster.stop(["broker-3", "broker-4"], PATIENCE_S)
@@ -151,6 +153,7 @@ def test_several_ids_are_missing(cluster: Hosts) -> None:
     says(said, "DUPLICATE_BROKER_REGISTRATION|was replaced by another process", "1002")
 
 
+@pytest.mark.nightly
 def test_editing_the_mapping(cluster: Hosts) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     ran = raftlog("hostnames", "set", "spare.example", 1003, "--expected-offset", -1, *at)
@@ -167,6 +170,7 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
     says(raftlog("hostnames", "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
 
 
+@pytest.mark.nightly
 def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: Hosts) -> None:
     """[its owner was killed a moment ago: the newcomer gets a new id, without replicas]"""
     cluster.prepare("broker-3", "127.0.0.8")

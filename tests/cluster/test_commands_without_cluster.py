@@ -89,6 +89,7 @@ def test_a_paused_cluster(cluster: LocalCluster) -> None:
     cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
 
 
+@pytest.mark.nightly
 def test_parts_of_a_cluster(tmp_path: Path) -> None:
     """One node of three dead, then two: whoever lives is described, and says that it is not ready."""
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)

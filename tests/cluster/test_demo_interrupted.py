@@ -42,6 +42,7 @@ def ended(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
     directory = tmp_path / "demo"

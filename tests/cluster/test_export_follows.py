@@ -96,6 +96,7 @@ def test_it_goes_on_with_the_next_leader(cluster: LocalCluster, tmp_path: Path) 
     assert max(manifest.state_hashes).offset == manifest.end_offset - 1
 
 
+@pytest.mark.nightly
 def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: Path) -> None:
     target = tmp_path / "export"
     process = follower(target, cluster, "--cursor", "rolling")
@@ -123,6 +124,7 @@ def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: 
     verify_export(target)
 
 
+@pytest.mark.nightly
 def test_two_at_once_and_a_directory_that_does_not_grow(cluster: LocalCluster, tmp_path: Path) -> None:
     process = follower(tmp_path / "export", cluster)
     try:

@@ -51,6 +51,7 @@ async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
     return {one.node_id: (one.role, one.leader_epoch, one.leader_id) for one in quorum.descriptions}
 
 
+@pytest.mark.nightly
 async def test_a_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCluster) -> None:
     leader: Node = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node.node_id for node in cluster.controllers if node != leader]

@@ -142,6 +142,7 @@ def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(cluster: L
     until(lambda: agreed(cluster) == everyone, "it is in sync again")
 
 
+@pytest.mark.nightly
 def test_a_leader_that_cannot_be_asked_is_a_difference_that_lasts(cluster: LocalCluster) -> None:
     leader = leader_of(cluster)
     cluster.kill(f"broker-{leader}", signal.SIGSTOP)

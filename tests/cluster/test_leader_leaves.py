@@ -53,6 +53,7 @@ async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> Non
     await asyncio.to_thread(cluster.wait_ready, [leader.name], PATIENCE_S)
 
 
+@pytest.mark.nightly
 async def test_a_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node for node in cluster.controllers if node != leader]

@@ -7,10 +7,12 @@ import pytest
 from mixed_builds import PINNED, live
 
 
+@pytest.mark.nightly
 def test_this_build_and_one_that_knows_only_the_level_before(tmp_path: Path) -> None:
     live(tmp_path / "cluster", PINNED, print)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     "RAFTLOG_OTHER_BUILD" not in os.environ, reason="RAFTLOG_OTHER_BUILD names no other raftlog command"
 )

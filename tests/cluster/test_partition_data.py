@@ -65,6 +65,7 @@ def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.nightly
 def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
@@ -87,6 +88,7 @@ def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: Local
     asyncio.run(test())
 
 
+@pytest.mark.nightly
 def test_a_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
@@ -124,6 +126,7 @@ async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]
     )
 
 
+@pytest.mark.nightly
 def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
@@ -187,6 +190,7 @@ def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION", "0 records written, 1 not written")
 
 
+@pytest.mark.nightly
 def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
@@ -206,6 +210,7 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
         says(cluster.log_path(node.name).read_text(), "partition replicas recovered")
 
 
+@pytest.mark.nightly
 def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:

@@ -66,6 +66,7 @@ def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(clus
     asyncio.run(test())
 
 
+@pytest.mark.nightly
 def test_a_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
@@ -86,6 +87,7 @@ def test_a_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalClu
     asyncio.run(test())
 
 
+@pytest.mark.nightly
 def test_the_preferred_leader_gets_its_partition_back_under_writers(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:

@@ -162,6 +162,7 @@ def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
     assert ran.code == 0, ran.err
 
 
+@pytest.mark.nightly
 def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(tmp_path: Path) -> None:
     """A broker of the build before and one of this; both of this; the level is raised while the client reads at both in turn."""
     mixed = MixedCluster(tmp_path / "c", pinned(STRICT_READS - 1), controllers=1, brokers=2, settings=SETTINGS)

@@ -8,6 +8,7 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import pytest
 from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 
@@ -80,6 +81,7 @@ def recover(cluster: LocalCluster) -> None:
     cluster.wait_leader(PATIENCE_S)
 
 
+@pytest.mark.nightly
 def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=3, settings=SETTINGS)
     kept = tmp_path / "kept"
@@ -120,6 +122,7 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
         cluster.stop_all(timeout_s=5)
 
 
+@pytest.mark.nightly
 def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
     cluster.generate()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_kit import PATIENCE_S, raftlog, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Reader, clients_of, replace_disk
 
@@ -138,6 +139,7 @@ def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path
         cluster.stop_all(timeout_s=5)
 
 
+@pytest.mark.nightly
 def test_without_it_what_was_acknowledged_is_lost(tmp_path: Path) -> None:
     cluster = race_cluster(tmp_path / "c", checks=False)
 

@@ -86,6 +86,7 @@ async def _kill_leader(cluster: LocalCluster, client: ControllerClient, round_: 
     return took_s, load.acknowledged
 
 
+@pytest.mark.nightly
 async def test_the_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
     acknowledged: dict[str, int] = {}
     took_s: list[float] = []

@@ -31,6 +31,7 @@ def seconds(offset_ms: int | None) -> float | None:
     return None if offset_ms is None else (offset_ms - STORY.start_ms) / 1000
 
 
+@pytest.mark.nightly
 def test_partitions(result: AvailabilityResult) -> None:
     lost = {
         (each.topic_name, each.partition_id): (
@@ -49,6 +50,7 @@ def test_partitions(result: AvailabilityResult) -> None:
     assert [(each.topic_name, each.partition_id) for each in result.partitions] == [("a", 1), ("a", 0), ("b", 0)]
 
 
+@pytest.mark.nightly
 def test_topics(result: AvailabilityResult) -> None:
     a, b = result.topics
     assert (a.topic_name, a.partitions, a.life_ms, a.leaderless_ms, a.unwritable_ms) == ("a", 2, 100_000, 6_000, 26_000)
@@ -56,6 +58,7 @@ def test_topics(result: AvailabilityResult) -> None:
     assert (b.topic_name, b.partitions, b.life_ms, b.offline_ms) == ("b", 1, 50_000, 3_000)
 
 
+@pytest.mark.nightly
 def test_fencings_and_brokers(result: AvailabilityResult) -> None:
     assert [(each.broker_id, seconds(each.begins_ms), seconds(each.ends_ms), each.reason, each.planned) for each in result.fencings] == [
         (2, 45, 47, "controlled shutdown", True),
@@ -74,12 +77,14 @@ def test_fencings_and_brokers(result: AvailabilityResult) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_failovers(result: AvailabilityResult) -> None:
     (each,) = result.failovers
     assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (2, 1, 2, 40)
     assert (each.gap_ms, each.epochs_without_leader, each.lao_known_ms) == (3_000, 0, 10_000)
 
 
+@pytest.mark.nightly
 def test_objectives(result: AvailabilityResult) -> None:
     leader, writable, brokers, controller = result.objectives
     assert (leader.total_ms, leader.lost_ms, leader.allowed_ms, leader.met) == (150_000, 9_000, 9_000, True)
@@ -93,6 +98,7 @@ def test_objectives(result: AvailabilityResult) -> None:
     assert not result.passed
 
 
+@pytest.mark.nightly
 def test_periods(result: AvailabilityResult) -> None:
     first, second = result.periods
     assert (first.life_ms, first.leaderless_ms, first.unwritable_ms) == (81_000, 6_000, 16_000)
@@ -100,6 +106,7 @@ def test_periods(result: AvailabilityResult) -> None:
     assert (second.life_ms, second.leaderless_ms, second.unwritable_ms) == (69_000, 3_000, 13_000)
 
 
+@pytest.mark.nightly
 def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixture[str]) -> None:
     availability.render(result, console(160))
     said = capsys.readouterr().out

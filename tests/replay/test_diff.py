@@ -100,6 +100,7 @@ def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
     assert "2 applied, 1 progress" in shown
 
 
+@pytest.mark.nightly
 def test_between_times_of_one_kind_and_of_one_topic(replay: Replay, day: Day) -> None:
     times = {"from_time_ms": day.noon_ms, "at_time_ms": day.log.timestamp_ms}
     kind = replay("diff", day.directory, key=("config", ""), **times)
@@ -108,6 +109,7 @@ def test_between_times_of_one_kind_and_of_one_topic(replay: Replay, day: Day) ->
     assert (len(topic.differences), topic.total) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_from_nothing_and_to_the_same_point(replay: Replay, day: Day) -> None:
     result = replay("diff", day.directory, key=("topic", ""), at_offset=day.noon)
     assert result.begin is None
@@ -123,6 +125,7 @@ def test_points_in_the_wrong_order(replay: Replay, day: Day) -> None:
         replay("diff", day.directory, from_offset=-1)
 
 
+@pytest.mark.nightly
 def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> None:
     log = LogHistory(67, metadata_version=4).run(700)
     export(log, tmp_path)
@@ -147,6 +150,7 @@ def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> 
     assert all(bytes(one.after) == after.get((one.kind, one.key), b"null") for one in values)
 
 
+@pytest.mark.nightly
 def test_state_of_one_entity_and_of_one_kind(replay: Replay, day: Day) -> None:
     topic = replay("state", day.directory, key=("topic", "mails"))
     assert [(row.kind, row.key) for row in topic.rows] == [("partition", "mails-0"), ("topic", "mails")]

@@ -56,6 +56,7 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, lives: 
     assert answer.snapshots > 2
 
 
+@pytest.mark.nightly
 def test_the_audit_finds_nothing_in_honest_lives_and_what_mutants_break(
     spark: SparkSession, lives: dict[str, Life], tmp_path: Path
 ) -> None:

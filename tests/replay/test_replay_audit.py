@@ -555,6 +555,7 @@ def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -
     ]
 
 
+@pytest.mark.nightly
 def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)

@@ -153,6 +153,7 @@ def test_a_cluster_may_be_tiny(brokers: int) -> None:
     assert format_hash(image.state_hash & HASH_MASK) == said.state_hash
 
 
+@pytest.mark.nightly
 def test_spark_finds_the_same_state_and_nothing_wrong(
     replay: Replay, history: tuple[GeneratedHistory, bytes], tmp_path: Path
 ) -> None:

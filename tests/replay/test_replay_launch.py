@@ -228,6 +228,7 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
 
 
+@pytest.mark.nightly
 def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimmed_java: Path) -> None:
     done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
@@ -235,6 +236,7 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimm
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signal.Signals) -> None:
     """Spark ends first, with time to clean up, and nothing is said but one line."""
@@ -258,6 +260,7 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.nightly
 def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> None:
     """It goes on for ever: Ctrl-C is its end, and no failure."""
     fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
@@ -284,6 +287,7 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
     assert (process.returncode, err) == (EXIT_FINDINGS, said)
 
 
+@pytest.mark.nightly
 def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> None:
     fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
     (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\necho an alert\necho 'raftlog replay: no more'\nexit 2\n")

@@ -76,11 +76,13 @@ def all_answers(replay: Replay, directory: Path) -> list[Any]:
     return [replay("state", directory, limit=5000), replay("lao", directory), replay("audit", directory)]
 
 
+@pytest.mark.nightly
 def test_records_out_of_order_within_a_file_change_no_answer(replay: Replay, pristine: Path, exported: Path) -> None:
     rewrite(exported, lambda table: table.take(pa.array(range(table.num_rows - 1, -1, -1))))
     assert all_answers(replay, exported) == all_answers(replay, pristine)
 
 
+@pytest.mark.nightly
 def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path) -> None:
     request = JobRequest(job="state", export=str(pristine), limit=5000)
     export = open_export(request)

@@ -29,6 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return directory, history.state_hash
 
 
+@pytest.mark.nightly
 def test_every_question_has_one_answer(exported: tuple[Path, str], spark: SparkSession) -> None:
     directory, _ = exported
     rows = records(spark, open_export(JobRequest(job="summary", export=str(directory))))

@@ -103,6 +103,7 @@ def test_summary(replay: Replay, history: LogHistory, exported: Path) -> None:
     assert result.passed
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [31, 32])
 def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
     history = LogHistory(seed, brokers=5).run(500)

@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from replay.generate.profile import Profile
 from replay.generate.write import write_export
 from replay.java import spark_environment
@@ -15,6 +17,7 @@ SCRIPT = Path(__file__).with_name("on_two_workers.py")
 MASTER = "local-cluster[2,1,2048]"
 
 
+@pytest.mark.nightly
 def test_two_workers_give_the_answers_of_one(tmp_path: Path) -> None:
     directory = tmp_path / "made-up"
     history, _ = write_export(directory, Profile(seed=11, brokers=6, topics=20, partitions=4), 8_000)

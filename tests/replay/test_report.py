@@ -32,6 +32,7 @@ def events(report: ReportResult, number: int) -> dict[str, Event]:
     return {event.kind: event for event in report.timeline.incidents[number - 1].events}
 
 
+@pytest.mark.nightly
 def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult) -> None:
     incidents = report.timeline.incidents
     assert [(each.number, each.severity) for each in incidents] == [
@@ -53,6 +54,7 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
     )
 
 
+@pytest.mark.nightly
 def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) -> None:
     before = report.timeline.incidents[1].before
     assert [event.text for event in before] == [
@@ -72,6 +74,7 @@ def test_what_was_changed_while_it_lasted_was_not_changed_before(spark: SparkSes
     assert [event.begins_ms for event in incident.before] == [begins_ms - ten_minutes_ms, begins_ms]
 
 
+@pytest.mark.nightly
 def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
     lanes = {lane.broker_id: lane for lane in report.timeline.brokers}
     assert (sorted(lanes), report.timeline.brokers_total) == (list(range(1, BROKERS + 1)), BROKERS)
@@ -85,6 +88,7 @@ def test_lanes_tell_the_lives_of_brokers(report: ReportResult) -> None:
     assert sorted(number for number, lane in lanes.items() if lane.held_ms > 10_000) == [3]
 
 
+@pytest.mark.nightly
 def test_reigns_of_controllers_follow_one_another(report: ReportResult) -> None:
     reigns = report.timeline.controllers
     assert [(reign.leader_id, reign.first_epoch) for reign in reigns] == [(1, 1), (2, 2), (3, 3)]
@@ -92,6 +96,7 @@ def test_reigns_of_controllers_follow_one_another(report: ReportResult) -> None:
     assert report.timeline.failovers == 2
 
 
+@pytest.mark.nightly
 def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
     timeline = report.timeline
     assert len(timeline.levels) == timeline.axis.buckets <= MAX_BUCKETS
@@ -102,6 +107,7 @@ def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
     assert sum(each.records for each in timeline.growth) == report.header.records
 
 
+@pytest.mark.nightly
 def test_every_job_is_on_the_page(report: ReportResult) -> None:
     assert report.audit.passed
     assert {held.broker_id for held in report.lao.hold_ups if held.waited_ms > 10_000} == {3, None}
@@ -112,6 +118,7 @@ def test_every_job_is_on_the_page(report: ReportResult) -> None:
     assert second(slowest.at_ms) == pytest.approx(6300, abs=report.timeline.axis.bucket_ms / 1000)
 
 
+@pytest.mark.nightly
 def test_the_page_is_where_it_was_asked_for(report: ReportResult) -> None:
     page = Path(report.output).read_text()
     assert page.startswith("<!doctype html>")

@@ -61,6 +61,7 @@ def over(ground: str, colour: str, alpha: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
+@pytest.mark.nightly
 def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: str) -> None:
     shown = browser.dom(f"{report}#incident-1")
     root = re.search(r"<html[^>]*>", shown)
@@ -74,6 +75,7 @@ def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: 
     assert sample.BEGINS_MS < begins < sample.at(60) < sample.at(90) < ends < sample.ENDS_MS
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_timeline_shows_the_truth_in_light_and_dark(
     browser: Browser, report: str, tmp_path: Path, dark: bool

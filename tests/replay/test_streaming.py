@@ -146,6 +146,7 @@ def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFra
     return [rows.where(f"offset >= {low} and offset < {high}") for low, high in pairwise(bounds)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", ["rename", "remember", "finish"])
 def test_an_alert_is_there_once_whenever_the_job_is_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -202,6 +203,7 @@ def test_one_job_at_a_time_has_a_directory(tmp_path: Path) -> None:
         assert second.done.end_offset == 50
 
 
+@pytest.mark.nightly
 def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(98).run(120)
     log.elect(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from audited_log import AuditedLog
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,7 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
     return [] if found is None else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
 
 
+@pytest.mark.nightly
 def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None:
     """Each offence once, also where the cut is between it and what it is compared with."""
     log, expected, cut = AuditedLog(), [], 0

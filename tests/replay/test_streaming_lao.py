@@ -60,6 +60,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     yield []
 
 
+@pytest.mark.nightly
 def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_path: Path) -> None:
     log, exported, directory, said = Story(), tmp_path / "export", tmp_path / "watched", 0
 

@@ -28,6 +28,7 @@ def _quiet():
     structlog.reset_defaults()
 
 
+@pytest.mark.nightly
 def test_all_promises_hold_and_every_fault_has_happened() -> None:
     outcomes = run_pool(iter(range(SEEDS)), processes=os.cpu_count() or 1, until=time.monotonic() + 3600, shrink_s=0)
     summary = summary_of(outcomes, None, quiet=True)

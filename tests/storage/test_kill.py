@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from kill_writer import next_chunk, snapshot_of
 from storage_kit import IDENTITY, open_rocks
+from tiers import nightly
 
 from raftlog.storage.chunks import walk
 from raftlog.storage.meta_file import format_storage, read_identity
@@ -152,13 +153,16 @@ def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
         assert as_written(base, epoch, len(content)), f"{where}: nobody has written the batch at {base}"
 
 
-async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("kills", [40, nightly(KILLS)])
+async def test_what_was_acknowledged_survives_kill_9(
+    tmp_path: Path, writers: subprocess.Popen[str], kills: int
+) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     rng = Random(9)
     begun = time.monotonic()
     seen, moves, truncations, early = Seen(0, 0, 0, {}), 0, 0, 0
-    for round_ in range(1, KILLS + 1):
+    for round_ in range(1, kills + 1):
         said = write_until_killed(writers, directory, round_, rng)
         now = read_offline(directory) if round_ % 3 else read_as_a_node(directory)
         check(round_, seen, said, now)
@@ -167,9 +171,9 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: su
         seen = now
     took_s = time.monotonic() - begun
     print(
-        f"{KILLS} kills in {took_s:.1f} s ({early} before the store was open): {seen.end} offsets, {moves} moves of the log start, "
+        f"{kills} kills in {took_s:.1f} s ({early} before the store was open): {seen.end} offsets, {moves} moves of the log start, "
         f"{truncations} truncations"
     )
-    assert moves > KILLS // 20
-    assert truncations > KILLS // 20
+    assert moves > kills // 20
+    assert truncations > kills // 20
     assert read_identity(directory).format_version == 2

@@ -1,0 +1,18 @@
+"""Which cases of a parametrized test are in the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import pytest
+
+
+def nightly(case: Any) -> Any:
+    """A case that the gate leaves out."""
+    return pytest.param(case, marks=pytest.mark.nightly)
+
+
+def in_gate(cases: Iterable[Any], gate: Container[Any]) -> list[Any]:
+    """All cases; those that are not in ``gate`` are left out of the gate."""
+    return [case if case in gate else nightly(case) for case in cases]
