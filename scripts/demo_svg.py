@@ -1,12 +1,12 @@
 """Make docs/demo.svg from a recording of ``scripts/demo``. Uses the standard library only.
 
-Record, then draw; the text and the times are those of the recording::
+Record, then draw; the text is that of the recording, whole::
 
     script -q -f --timing=demo.timing -c 'stty cols 92; scripts/demo' demo.out
     python scripts/demo_svg.py demo.out demo.timing > docs/demo.svg
 
-Each line appears when it was printed, ``SPEED`` times as fast. Where nothing animates, the whole text is there. The
-repository's own path is drawn as ``~/raftlog``, and a line that the terminal had to break for the path is joined.
+Each line appears when it was printed, ``SPEED`` times as fast; pauses of more than ``PAUSE_MAX_S`` are cut to that. Where nothing
+animates, the end is there. The repository's own path is drawn as ``~/raftlog``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SPEED = 4.0
-CHAR_PX, LINE_PX, PAD_PX = 7.83, 17, 14
+SPEED, PAUSE_MAX_S = 4.0, 6.0
+CHAR_PX, LINE_PX, PAD_PX, SHOWN = 7.83, 17, 14, 36
 STYLE = """
 text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#c9d1d9;white-space:pre}
 .b{font-weight:bold;fill:#79c0ff}.d{fill:#8b949e}.g{fill:#7ee787}
 .l{animation:show .01s linear backwards}
 @keyframes show{from{opacity:0}to{opacity:1}}
-@media (prefers-reduced-motion:reduce){.l{animation:none}}
 """
 _HEADER = re.compile(rb"^Script started[^\n]*\n")
 _ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])")
@@ -72,27 +71,54 @@ def joined(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
     return result
 
 
+def paced(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """When each line appears in the picture."""
+    result: list[tuple[float, str]] = []
+    before = shown = 0.0
+    for at, line in lines:
+        shown += min(at - before, PAUSE_MAX_S) / SPEED
+        before = at
+        result.append((shown, line))
+    return result
+
+
+def scrolling(lines: list[tuple[float, str]]) -> str:
+    """The style that moves the text up when the window is full, and leaves it at the end."""
+    over, end = len(lines) - SHOWN, lines[-1][0]
+    if over <= 0:
+        return ""
+    steps = [
+        f"{at / end:.2%}{{transform:translateY({-max(0, n + 1 - SHOWN) * LINE_PX}px)}}"
+        for n, (at, _) in enumerate(lines)
+    ]
+    last = f"transform:translateY({-over * LINE_PX}px)"
+    return (
+        f".s{{{last};animation:scroll {end:.1f}s steps(1,end) backwards}}\n@keyframes scroll{{0%{{transform:none}}"
+        + "".join(steps[SHOWN:])
+        + "}\n@media (prefers-reduced-motion:reduce){.l,.s{animation:none}}\n"
+    )
+
+
 def svg(lines: list[tuple[float, str]]) -> str:
     """The picture."""
-    lines = [(0.0, "\x1b[32m$ scripts/demo"), *lines]
+    lines = paced([(0.0, "\x1b[32m$ scripts/demo"), *lines])
     columns = max(len(_ESCAPE.sub("", line).rstrip()) for _, line in lines)
-    width, height = round(columns * CHAR_PX) + 2 * PAD_PX, len(lines) * LINE_PX + 2 * PAD_PX
+    width, height = round(columns * CHAR_PX) + 2 * PAD_PX, min(SHOWN, len(lines)) * LINE_PX + 2 * PAD_PX
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        ' role="img" aria-label="What scripts/demo prints">',
-        f"<style>{STYLE}</style>",
+        ' xml:space="preserve" role="img" aria-label="What scripts/demo prints">',
+        f"<style>{STYLE}{scrolling(lines)}</style>",
         f'<rect width="{width}" height="{height}" rx="6" fill="#0d1117"/>',
+        f'<svg y="{PAD_PX}" width="{width}" height="{height - 2 * PAD_PX}"><g class="s">',
     ]
     for number, (at, line) in enumerate(lines):
-        y = PAD_PX + (number + 0.75) * LINE_PX
+        y = (number + 0.75) * LINE_PX
         runs = "".join(
             f'<tspan class="{style}">{escape(text)}</tspan>' if style else escape(text) for style, text in spans(line)
         ).rstrip()
         if runs:
-            out.append(
-                f'<text class="l" style="animation-delay:{at / SPEED:.2f}s" x="{PAD_PX}" y="{y:g}">{runs}</text>'
-            )
-    return "\n".join([*out, "</svg>", ""])
+            out.append(f'<text class="l" style="animation-delay:{at:.2f}s" x="{PAD_PX}" y="{y:g}">{runs}</text>')
+    return "\n".join([*out, "</g></svg></svg>", ""])
 
 
 def main() -> int:

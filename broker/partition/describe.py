@@ -1,4 +1,4 @@
-"""BrokerMetadata: the ISR asked of who leads, for he knows it first (KIP-24)."""
+"""BrokerMetadata: the leader answers what its ISR is, because it is the first to know (KIP-24)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Host:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader is broker {partition.leader}, as far as is known here"
 
     def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
-        """Whom to ask about a partition."""
+        """The broker to ask about a partition."""
         partition, replica = self.partition(key), self.replicas.get(key)
         leads = replica is not None and replica.role is not None
         if partition is None or (partition.leader == self.broker_id and not leads):

@@ -60,5 +60,5 @@ def endpoints(value: str, option: str) -> list[str]:
                 raise ConfigError(f"{option}: {error}") from error
     if not addresses:
         variable = "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
-        raise ConfigError(f"whom to ask? Give {option} HOST:PORT, or set {variable}")
+        raise ConfigError(f"no address is given: use {option} HOST:PORT, or set {variable}")
     return addresses

@@ -1,4 +1,4 @@
-"""Whom to ask next: keeps to the server that answers, follows its hints, and goes round the known ones when lost. Pure."""
+"""The server to ask next: keeps to the server that answers, follows its hints, and goes round the known ones when lost. Pure."""
 
 from __future__ import annotations
 

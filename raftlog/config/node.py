@@ -29,7 +29,7 @@ class ControllerConfig:
 
     voters: tuple[Voter, ...]
     bootstrap_servers: tuple[str, ...]
-    """Whom to ask who leads, this node itself not among them."""
+    """The addresses to ask for the leader, without this node's own."""
     advertised: str
     """host:port, where the other nodes reach this one."""
     controller_quorum_auto_join_enable: bool
