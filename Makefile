@@ -3,7 +3,7 @@
 MINUTES ?= 10
 BROKERS ?= 3
 
-.PHONY: help setup demo check fix test up down replay soak mutants docs
+.PHONY: help setup demo check fix test nightly up down replay soak mutants docs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,8 +20,11 @@ check: ## lint, format, types
 fix: ## repair lint and format
 	scripts/check --fix
 
-test: ## every check and test
+test: ## the gate: lint, types, and all tests but the nightly ones
 	scripts/test
+
+nightly: ## every check and test
+	scripts/test --all
 
 up: ## start three controllers and BROKERS=3 brokers in .raftlog/
 	scripts/quorum start
