@@ -25,6 +25,7 @@ from controller.fencing import fence, unfence
 from controller.placement import place
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
@@ -52,7 +53,7 @@ def alone(total: int) -> dict[str, Any]:
     for broker_id in brokers[:RUNS]:
         pending = ImageBuilder(base)
         begun = time.process_time()
-        records = fence(pending, base.brokers[broker_id], "bench")
+        records = fence(pending, base.brokers[broker_id], Cause.SESSION_TIMED_OUT)
         decided = time.process_time()
         ChunkBuilder(pending, 1).add(records, None, 0)
         added = time.process_time()

@@ -23,7 +23,7 @@ from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.epoch_floor import EpochFloor
 from controller.export_cursors import alter_export_cursors, list_export_cursors
 from controller.features import update_features
-from controller.fencing import METADATA_LAG, PROCESS_GONE, SESSION_TIMED_OUT, fence, has_left
+from controller.fencing import fence
 from controller.gone import Gone
 from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
 from controller.hostnames import HostnameCollector, alter_hostnames, list_hostnames
@@ -44,6 +44,7 @@ from controller.transfer import decide_transfer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata import versions
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -131,7 +132,7 @@ class ActiveController:
             # They never say anything more: what an earlier controller had to do for them is done now.
             for broker_id in sorted(brokers):
                 broker = brokers[broker_id]
-                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not has_left(broker):
+                if broker.registration_version == LEGACY_REGISTRATION and broker.fenced and not broker.has_left:
                     self.state.ask_unfence(broker_id)
         self.membership = Membership(self.state, node_id, epoch_start_offset, quorum)
         self._checked_principal = ""
@@ -282,7 +283,7 @@ class ActiveController:
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
         """The registration of this epoch, unless it is not the present one or has taken its leave."""
         broker: Broker | None = self.pending.brokers.get(broker_id)
-        return broker if broker is not None and broker.epoch == broker_epoch and not has_left(broker) else None
+        return broker if broker is not None and broker.epoch == broker_epoch and not broker.has_left else None
 
     def committed_advanced(self, image: Image) -> None:
         """The high watermark has passed the records of ``image``."""
@@ -401,7 +402,7 @@ class ActiveController:
         while (broker_id := self.sessions.expired(now)) is not None:
             broker: Broker | None = self.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
-                return self._fence(broker, SESSION_TIMED_OUT, now, partial(self.state.forget, broker.id))
+                return self._fence(broker, Cause.SESSION_TIMED_OUT, now, partial(self.state.forget, broker.id))
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
@@ -418,7 +419,7 @@ class ActiveController:
             self.state.gone.fenced(broker.id, now)
             self.state.drop_wishes(broker.id)
 
-        return self._fence(broker, PROCESS_GONE, now, remember)
+        return self._fence(broker, Cause.PROCESS_GONE, now, remember)
 
     def _fence_stuck(self, now: float) -> Decision | None:
         watch = self.state.lag_watch
@@ -443,11 +444,11 @@ class ActiveController:
             leases.forget(stuck)
             watch.fenced(stuck, now)
 
-        return self._fence(self.pending.brokers[stuck], METADATA_LAG, now, remember)
+        return self._fence(self.pending.brokers[stuck], Cause.METADATA_LAG, now, remember)
 
-    def _fence(self, broker: Broker, reason: str, now: float, remember: Callable[[], None]) -> Decision:
-        """``remember``: what this reason changes beside the state of every broker that is fenced."""
-        records = fence(self.pending, broker, reason)
+    def _fence(self, broker: Broker, cause: Cause, now: float, remember: Callable[[], None]) -> Decision:
+        """``remember``: what this cause changes beside the state of every broker that is fenced."""
+        records = fence(self.pending, broker, cause)
 
         def fenced() -> None:
             remember()

@@ -20,7 +20,6 @@ from typing import NamedTuple
 from controller.absences import Absent
 from controller.decision import refuse
 from controller.double_roll import heartbeats_off
-from controller.fencing import has_left
 from controller.id_waits import AwaitedIdError
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -91,7 +90,7 @@ class _Asking:
         """
         age_s = self.now - self.state.began_at
         young = age_s < self.state.settings.broker_session_timeout_ms / 1000
-        return young and broker.fenced and not has_left(broker) and not heartbeats_off(self.state)
+        return young and broker.fenced and not broker.has_left and not heartbeats_off(self.state)
 
     def unheard(self, broker_id: int) -> float | None:
         """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""

@@ -22,7 +22,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from controller.decision import Decision
+from controller.fencing import registration_change
 from controller.partition_change import NO_LEADER
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import PartitionKey
@@ -34,7 +36,6 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 if TYPE_CHECKING:
     from controller.state import ControllerState
 
-LOG_TAKEN_BACK = "the log was restored or recovered"
 MAX_RAISED = 1000
 """Partitions whose leader epochs one batch raises."""
 RETRY_S = 0.02
@@ -81,17 +82,11 @@ class EpochFloor:
                     # It may never say anything more.
                     state.ask_unfence(broker.id)
 
-        changes = (
-            pb.BrokerRegistrationChangeRecord(
-                broker_id=broker.id,
-                broker_epoch=broker.epoch,
-                fenced=True,
-                in_controlled_shutdown=False,
-                reason=LOG_TAKEN_BACK,
-            )
+        changes = [
+            registration_change(state.pending, broker, Cause.LOG_TAKEN_BACK, fenced=True, in_controlled_shutdown=False)
             for broker in unfenced
-        )
-        return Decision([record(change) for change in changes], None, None, remember)
+        ]
+        return Decision(changes, None, None, remember)
 
     def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Decision:
         keys = list(islice(below, MAX_RAISED))

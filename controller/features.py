@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
 from controller.downgrade import left_behind, warnings
+from controller.fencing import without_cause
 from controller.membership import Look
 from controller.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, said_cause
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
@@ -56,6 +57,7 @@ def update_features(
             continue
         for reason in _obstacles(state, image, update, node_id, look(now) if look is not None else None):
             raise _invalid(reason, field)
+        records += _told_in_words(image, update.name, level)
         records.append(record(pb.FeatureLevelRecord(name=update.name, feature_level=level)))
     asked = {update.name: update.max_version_level for update in request.updates}
     for name, reason in obstacles(image, asked) if records else ():
@@ -70,6 +72,14 @@ def update_features(
         return Decision([], None, None, leases.stop_all, decide_again_at=leases_end_at)
     begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
     return Decision(records, body, None, begin)
+
+
+def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
+    """Below the level that knows causes no broker has one in its entity: programs of before would have another state hash."""
+    if name != versions.METADATA_VERSION or level >= versions.BROKER_CAUSES:
+        return []
+    brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+    return [without_cause(broker) for broker in brokers if said_cause(broker)]
 
 
 def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:

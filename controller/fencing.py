@@ -5,45 +5,60 @@ One broker a decision, so that each decision sees the effect of the one before i
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from controller.elections import MAX_REMOVALS, elections_on_join, removals
+from raftlog.metadata.causes import OLD_TEXT_OF, UNVOUCHED, Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import supports_broker_causes
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-SESSION_TIMED_OUT = "session timed out"
-PROCESS_GONE = "process gone: its listener refuses connections"
-METADATA_LAG = "metadata lag above broker.metadata.lag.max.ms"
-ASKED_TO_BE_FENCED = "asked to be fenced"
-CONTROLLED_SHUTDOWN = "controlled shutdown"
-CAUGHT_UP = "caught up"
-WITHOUT_HEARTBEATS = "active without heartbeats"
-"""Below broker.heartbeat.version 1; nobody knows what it had applied when it was unfenced. Goes before other reasons."""
+_WORDS = {
+    Cause.CAUGHT_UP: "caught up",
+    Cause.ACTIVE_WITHOUT_HEARTBEATS: "active without heartbeats",
+    Cause.SESSION_TIMED_OUT: "session timed out",
+    Cause.PROCESS_GONE: "process gone: its listener refuses connections",
+    Cause.METADATA_LAG: "metadata lag above broker.metadata.lag.max.ms",
+    Cause.ASKED_TO_BE_FENCED: "asked to be fenced",
+    Cause.LOG_TAKEN_BACK: "the log was restored or recovered",
+    Cause.CONTROLLED_SHUTDOWN: "controlled shutdown",
+    Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS: "active without heartbeats, controlled shutdown",
+}
+"""The causes in words, for people. Below metadata.version 6 the words decide, so what is written there is the text of old."""
 
 
-def has_left(broker: Broker) -> bool:
-    """Whether the broker took its leave: its process said that it ends, and is final for its epoch.
+def registration_change(view: ImageView, broker: Broker, cause: Cause, **standing: bool) -> Record:
+    """A change of a broker's ``standing`` (fenced, in_controlled_shutdown; what is not named stays), with why, as the level has it."""
+    if supports_broker_causes(view.features):
+        said, reason = int(cause), _WORDS.get(cause, "")
+    else:
+        said, reason = 0, OLD_TEXT_OF.get(cause, "")
+    return record(_change(broker, said, reason, standing))
 
-    Fenced *and* in controlled shutdown is written by a graceful leave alone, so that a new controller knows it too; all other
-    fencing takes the second flag back.
-    """
-    return broker.fenced and broker.in_controlled_shutdown
+
+def without_cause(broker: Broker) -> Record:
+    """What makes the broker what it would be had its cause been written in words, as programs of before the causes read it."""
+    return record(_change(broker, 0, OLD_TEXT_OF.get(broker.cause, broker.reason), {}))
 
 
-def fence(view: ImageView, broker: Broker, reason: str) -> list[Record]:
+def _change(broker: Broker, said: int, reason: str, standing: dict[str, bool]) -> pb.BrokerRegistrationChangeRecord:
+    return pb.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, reason=reason, cause=cast("Any", said), **standing
+    )
+
+
+def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
     """Fence a broker, and take it out of every ISR and leadership; ``leaving`` goes on where that is more than MAX_REMOVALS."""
-    change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, fenced=True, in_controlled_shutdown=False, reason=reason
-    )
-    return [record(change), *removals(view, broker.id, limit=MAX_REMOVALS)]
+    change = registration_change(view, broker, cause, fenced=True, in_controlled_shutdown=False)
+    return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 
 
-def unfence(view: ImageView, broker: Broker, reason: str = CAUGHT_UP) -> list[Record]:
+def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> list[Record]:
     """Unfence a broker, and give it the leaderless partitions that waited for it."""
-    change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, fenced=False, reason=reason
-    )
-    return [record(change), *elections_on_join(view, broker.id)]
+    change = registration_change(view, broker, cause, fenced=False)
+    return [change, *elections_on_join(view, broker.id)]
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
@@ -51,23 +66,12 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
     moved = removals(view, broker.id, on_purpose=True, limit=MAX_REMOVALS)
     if broker.in_controlled_shutdown:
         return moved
-    unvouched = f"{WITHOUT_HEARTBEATS}, " if broker.reason.startswith(WITHOUT_HEARTBEATS) else ""
-    change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id,
-        broker_epoch=broker.epoch,
-        in_controlled_shutdown=True,
-        reason=unvouched + CONTROLLED_SHUTDOWN,
-    )
-    return [record(change), *moved]
+    unvouched = broker.cause in UNVOUCHED
+    cause = Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS if unvouched else Cause.CONTROLLED_SHUTDOWN
+    return [registration_change(view, broker, cause, in_controlled_shutdown=True), *moved]
 
 
 def take_leave(view: ImageView, broker: Broker) -> list[Record]:
-    """The last record of a broker that leaves gracefully: see :func:`has_left`."""
-    change = pb.BrokerRegistrationChangeRecord(
-        broker_id=broker.id,
-        broker_epoch=broker.epoch,
-        fenced=True,
-        in_controlled_shutdown=True,
-        reason=CONTROLLED_SHUTDOWN,
-    )
-    return [record(change), *removals(view, broker.id, on_purpose=True)]
+    """The last record of a broker that leaves gracefully: see :func:`raftlog.metadata.entities.has_left`."""
+    change = registration_change(view, broker, Cause.CONTROLLED_SHUTDOWN, fenced=True, in_controlled_shutdown=True)
+    return [change, *removals(view, broker.id, on_purpose=True)]

@@ -8,20 +8,12 @@ from __future__ import annotations
 from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.elections import MAX_REMOVALS, leads_any
-from controller.fencing import (
-    ASKED_TO_BE_FENCED,
-    CAUGHT_UP,
-    WITHOUT_HEARTBEATS,
-    begin_shutdown,
-    fence,
-    has_left,
-    take_leave,
-    unfence,
-)
+from controller.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.leaving import holds_many
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -42,7 +34,7 @@ def decide_heartbeat(
     want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
     # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
     want_fence = (request.want_fence or request.target_state == rpc.INACTIVE) and not heartbeats_off(state)
-    if has_left(broker):
+    if broker.has_left:
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
     # A process that says that it stops reads strictly no more: it is moved and leaves whatever lease it has.
     if broker.in_controlled_shutdown:
@@ -58,7 +50,7 @@ def decide_heartbeat(
             reply = _reply(state, broker, request, rpc.ACTIVE)
             return reply._replace(on_proposed=lambda: state.read_leases.stop(broker.id))
         body = _reply(state, broker, request, rpc.INACTIVE).body
-        records = fence(state.pending, broker, ASKED_TO_BE_FENCED)
+        records = fence(state.pending, broker, Cause.ASKED_TO_BE_FENCED)
 
         def remember() -> None:
             state.changed(broker.id, now)
@@ -122,8 +114,8 @@ def unfence_decision(state: ControllerState, broker: Broker, now: float, body: o
         state.lag_watch.unfenced(broker.id, now)
         state.changed(broker.id, now)
 
-    reason = WITHOUT_HEARTBEATS if heartbeats_off(state) else CAUGHT_UP
-    return Decision(unfence(state.pending, broker, reason), body, None, remember)
+    cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
+    return Decision(unfence(state.pending, broker, cause), body, None, remember)
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:

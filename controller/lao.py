@@ -27,7 +27,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from controller.fencing import WITHOUT_HEARTBEATS
+from raftlog.metadata.causes import UNVOUCHED, cause_of
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION, METADATA_VERSION, heartbeats_in_force
@@ -109,7 +109,7 @@ class LaoTracker:
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             self._register(broker_id, broker.epoch, broker.registration_version, broker.fenced, leaves_at=-1)
-            self._current[broker_id].unvouched = broker.reason.startswith(WITHOUT_HEARTBEATS)
+            self._current[broker_id].unvouched = broker.cause in UNVOUCHED
         self._log_end = image.offset + 1
 
     def proposed(self, records: Sequence[Record], base_offset: int) -> None:
@@ -170,7 +170,7 @@ class LaoTracker:
             self._retire(self._current.pop(message.broker_id), batch_end)
         else:
             broker = self._current[message.broker_id]
-            broker.unvouched = message.reason.startswith(WITHOUT_HEARTBEATS)
+            broker.unvouched = cause_of(message.cause, message.reason) in UNVOUCHED
             if message.HasField("fenced"):
                 self._set_fenced(broker, message.fenced, batch_end)
 

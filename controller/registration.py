@@ -11,11 +11,12 @@ from controller.decision import Decision, refuse
 from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
 from controller.elections import removals
 from controller.epoch_floor import RETRY_S
-from controller.fencing import WITHOUT_HEARTBEATS, has_left
+from controller.fencing import registration_change
 from controller.hostnames import check_supported, mapping_of
 from controller.leaving import holds_many
 from controller.state import ControllerState
 from raftlog.errors import ErrorCode
+from raftlog.metadata.causes import UNVOUCHED
 from raftlog.metadata.entities import Broker, Process
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION
@@ -230,14 +231,12 @@ def _register_again(
     records = [] if amended.data.body == _as_registered(old).data.body else [amended]
     if records:
         records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
-    if records and old.reason.startswith(WITHOUT_HEARTBEATS):
+    if records and old.cause in UNVOUCHED:
         # What the amendment would make forgotten: LAO has not vouched for it.
-        records.append(
-            record(pb.BrokerRegistrationChangeRecord(broker_id=old.id, broker_epoch=old.epoch, reason=old.reason))
-        )
+        records.append(registration_change(state.pending, old, old.cause))
 
     def remember() -> None:
-        if has_left(old):
+        if old.has_left:
             return
         state.sessions.touch(old.id, old.epoch, now)
         if old.fenced and heartbeats_off(state):

@@ -16,11 +16,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as sf
 
+from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.records import RecordType
+from replay.causes import cause, with_causes
 
 BROKER_COLUMNS = (
     "broker_id", "broker_epoch", "begins", "ends", "begins_ms", "ends_ms", "epoch", "fenced", "in_controlled_shutdown",
-    "rack", "reason", "registration", "incarnation_id", "principal", "batch_base_offset", "batch_last_offset",
+    "rack", "reason", "cause", "registration", "incarnation_id", "principal", "batch_base_offset", "batch_last_offset",
 )  # fmt: skip
 TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
 PARTITION_COLUMNS = (
@@ -43,10 +45,12 @@ _CARRIED = ("leader", "leader_recovery_state", "replicas", "adding_replicas", "r
 def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
-    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image. The batch
-    is that of the record that begins it, inclusive.
+    ``registration``: it begins by a registration, not by a change of one; ``reason`` is "registered" then, as in the image. ``cause``: see
+    :func:`replay.causes.cause`. The batch is that of the record that begins it, inclusive.
     """
     registered = _is(RecordType.REGISTER_BROKER)
+    reason = sf.when(registered, sf.lit(OLD_TEXT_OF[Cause.REGISTERED])).otherwise(sf.col("reason"))
+    said = sf.col("cause") if "cause" in records.columns else sf.lit(None).cast("string")
     events = _of(records, *BROKER_TYPES).select(
         "broker_id",
         "broker_epoch",
@@ -55,7 +59,8 @@ def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
         "fenced",
         "in_controlled_shutdown",
         "rack",
-        sf.when(registered, sf.lit("registered")).otherwise(sf.col("reason")).alias("reason"),
+        reason.alias("reason"),
+        cause(said, reason).alias("cause"),
         registered.alias("registration"),
         "incarnation_id",
         "principal",
@@ -66,6 +71,7 @@ def brokers(records: DataFrame, before: DataFrame | None = None) -> DataFrame:
     of_broker = Window.partitionBy("broker_id").orderBy("begins")
     # A registration says all of these, so nothing is carried on into it.
     facts = {name: _carried(name, of_broker) for name in _BROKER_CARRIED}
+    before = None if before is None else with_causes(before)
     rows = _after(before, events).withColumns(facts | _end(of_broker))
     return rows.where(~sf.col("gone")).select(*BROKER_COLUMNS)
 

@@ -6,8 +6,12 @@ input of the state hash. Adding a field is therefore a change of the metadata ve
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import xxhash
+
+from raftlog.metadata.causes import Cause, cause_of
 
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
@@ -36,8 +40,20 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
     lock_inode: int
 
 
+def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
+    """Whether a broker took its leave: its process said that it ends, and is final for its epoch. For bools, and for Spark's columns.
+
+    Fenced *and* in controlled shutdown is written by a graceful leave alone, so that a new controller knows it too; all other
+    fencing takes the second flag back.
+    """
+    return fenced & in_controlled_shutdown
+
+
 class Broker(msgspec.Struct, frozen=True, array_like=True):
-    """One registration. ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id)."""
+    """One registration. ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id).
+
+    ``reason`` is for people: decisions ask for ``cause``.
+    """
 
     id: int
     epoch: int
@@ -61,6 +77,36 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
     def active(self) -> bool:
         """Whether it may lead and join an ISR: unfenced and not shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def has_left(self) -> bool:
+        """See :func:`has_left`."""
+        return bool(has_left(self.fenced, self.in_controlled_shutdown))
+
+    @property
+    def cause(self) -> Cause:
+        """Why it is as it is: what its last record says, else what its reason stood for before records said it."""
+        return cause_of(said_cause(self), self.reason)
+
+
+class CausedBroker(Broker, frozen=True, array_like=True):
+    """A registration whose last record says its cause (metadata.version 6).
+
+    One more element in the canonical bytes; a broker without it has the bytes, and the hash, that it had before there were causes.
+    """
+
+    said_cause: int = 0
+
+
+def said_cause(broker: Broker) -> int:
+    """The cause that its last record says; 0: it says none."""
+    return broker.said_cause if isinstance(broker, CausedBroker) else 0
+
+
+def with_cause(broker: Broker, said: int) -> Broker:
+    """The broker, with the cause that its last record says; 0: with none, whatever was said before."""
+    values = (getattr(broker, name) for name in Broker.__struct_fields__)
+    return CausedBroker(*values, said_cause=int(said)) if said else Broker(*values)
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):

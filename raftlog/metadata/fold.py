@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata import pmap, versions
+from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.clients import close_client, fold_identity, open_client
 from raftlog.metadata.entities import (
     Applied,
@@ -24,11 +25,14 @@ from raftlog.metadata.entities import (
     Topic,
     VoterEntry,
     Voters,
+    with_cause,
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
+
+_CAUSES = frozenset(Cause)
 
 
 class ImageBuilder(ImageDraft):
@@ -126,7 +130,7 @@ def _register_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -
             message.process.lock_device,
             message.process.lock_inode,
         ),
-        reason="registered",
+        reason=OLD_TEXT_OF[Cause.REGISTERED],
     )
     image.replace("broker", (broker.id,), image.brokers.get(broker.id), broker)
     image.brokers[broker.id] = broker
@@ -144,13 +148,20 @@ def _change_registration(image: ImageDraft, message: Any, offset: int, epoch: in
         raise FoldError(
             f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker {old.id}, not {old.epoch}"
         )
-    new = replace(
-        old,
-        fenced=message.fenced if message.HasField("fenced") else old.fenced,
-        in_controlled_shutdown=(
-            message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else old.in_controlled_shutdown
+    if message.cause and message.cause not in _CAUSES:
+        raise UnknownRecordError(f"the cause {message.cause} at offset {offset} is unknown to this build")
+    new = with_cause(
+        replace(
+            old,
+            fenced=message.fenced if message.HasField("fenced") else old.fenced,
+            in_controlled_shutdown=(
+                message.in_controlled_shutdown
+                if message.HasField("in_controlled_shutdown")
+                else old.in_controlled_shutdown
+            ),
+            reason=message.reason,
         ),
-        reason=message.reason,
+        message.cause,
     )
     image.replace("broker", (old.id,), old, new)
     image.brokers[old.id] = new

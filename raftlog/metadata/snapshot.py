@@ -22,10 +22,11 @@ import msgspec
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import pmap
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
-    Broker,
+    CausedBroker,
     Client,
     ClientResult,
     ExportCursor,
@@ -37,6 +38,7 @@ from raftlog.metadata.entities import (
     Voters,
     encoded_hash,
     entity_bytes,
+    with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.metadata.records import RecordType, parse, record
@@ -87,6 +89,8 @@ class Kind(NamedTuple):
     """Of a content."""
     add: Callable[[Parts, Content], None]
     """Put an entity in its place. Raises KeyError, ValueError if it does not fit those before it."""
+    canonical: Callable[[Content], Content] = tuple
+    """A content as it was decoded -> as the image holds it. Raises ValueError if it holds what this build does not know."""
 
 
 def _sole(name: str, type_: Any) -> Kind:
@@ -116,6 +120,11 @@ def _configs_of(image: Image, resource: tuple[int, str]) -> Iterable[Content]:
 
 def _add_broker(parts: Parts, content: Content) -> None:
     parts.brokers[content[0]] = content[1]
+
+
+def _canonical_broker(content: Content) -> Content:
+    id_, broker = content
+    return id_, with_cause(broker, Cause(broker.said_cause))
 
 
 def _add_topic(parts: Parts, content: Content) -> None:
@@ -185,7 +194,8 @@ KINDS: tuple[Kind, ...] = (
     _sole("progress", Progress),
     Kind(
         "broker", ("brokers",), lambda image: image.brokers,
-        lambda image, id_: ((id_, image.brokers[id_]),), tuple[int, Broker], _add_broker,
+        lambda image, id_: ((id_, image.brokers[id_]),), tuple[int, CausedBroker], _add_broker,
+        _canonical_broker,
     ),
     Kind(
         "applied", ("applied",), lambda image: image.applied,
@@ -368,7 +378,7 @@ class SnapshotLoader:
             kind, decoder = known
             try:
                 for data_ in message.entities:
-                    content = decoder.decode(data_)
+                    content = kind.canonical(decoder.decode(data_))
                     kind.add(self._parts, content)
                     self._parts.replace(kind.name, content[:-1], None, content[-1])
             except (msgspec.MsgspecError, KeyError, ValueError) as error:

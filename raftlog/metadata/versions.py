@@ -19,11 +19,11 @@ BROKER_HEARTBEAT_VERSION = "broker.heartbeat.version"
 """1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343). See :func:`heartbeats_in_force`."""
 MIN_METADATA_VERSION = 1
 """The lowest level this build can work at."""
-LATEST_METADATA_VERSION = 5
+LATEST_METADATA_VERSION = 6
 """The highest level this build knows.
 
 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export cursors. 5: leader epochs that are
-raised by more than one, after a restore or an unsafe recovery.
+raised by more than one, after a restore or an unsafe recovery. 6: the causes of brokers' changes, beside their words.
 """
 
 _SNAPSHOTS = 2
@@ -33,6 +33,8 @@ _HOSTNAMES = 3
 _REPLICA_EPOCHS = 3
 _EXPORT_CURSORS = 4
 _LEADER_EPOCH_RANGES = 5
+BROKER_CAUSES = 6
+"""The level from which on the records of brokers' changes say their cause."""
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -100,3 +102,8 @@ def supports_export_cursors(features: Features) -> bool:
 def supports_leader_epoch_ranges(features: Features) -> bool:
     """Whether a PartitionChangeRecord may say the leader epoch: builds before would count on from the old one."""
     return metadata_version(features) >= _LEADER_EPOCH_RANGES
+
+
+def supports_broker_causes(features: Features) -> bool:
+    """Whether a BrokerRegistrationChangeRecord may say its cause: builds before would forget it, and have another state hash."""
+    return metadata_version(features) >= BROKER_CAUSES

@@ -8,6 +8,7 @@ field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``
 * ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that changes nothing.
 * ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
 * ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
+* ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause``; null below metadata.version 6, where ``reason`` stands for it.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says a leader epoch only where that
   leaps (after a restore or an unsafe recovery); else the fold counts.
@@ -23,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from raftlog import batch
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.records import RecordType, group_of, parse
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
@@ -86,8 +88,10 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("high_watermark", pa.int64()),
     ("applied", _APPLIED),
     ("cursor_end_offset", pa.int64()),
+    ("cause", pa.string()),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
+_CAUSE_NAMES = {int(each): each.name for each in Cause}
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
 
 SCHEMA = pa.schema(
@@ -115,6 +119,8 @@ def _register(message: Any) -> Typed:
 
 def _registration_change(message: Any) -> Typed:
     typed = {"broker_id": message.broker_id, "broker_epoch": message.broker_epoch, "reason": message.reason}
+    if message.cause:
+        typed["cause"] = _CAUSE_NAMES.get(message.cause, str(message.cause))
     return typed | {
         name: getattr(message, name) for name in ("fenced", "in_controlled_shutdown") if message.HasField(name)
     }

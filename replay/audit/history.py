@@ -33,7 +33,7 @@ RARE = frozenset(
 """The types that many rules ask for, and that few records are of."""
 _RARE_COLUMNS = (
     "offset", "epoch", "timestamp_ms", "principal", "batch_base_offset", "batch_last_offset", "type", "group_id", "broker_id",
-    "broker_epoch", "incarnation_id", "rack", "fenced", "in_controlled_shutdown", "reason", "topic_id", "topic_name",
+    "broker_epoch", "incarnation_id", "rack", "fenced", "in_controlled_shutdown", "reason", "cause", "topic_id", "topic_name",
     "feature_name", "feature_level", "leader_id",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from controller.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.hostnames import mapping_of
 from controller.leader_elections import elect, wants_preferred
 from controller.partition_change import NO_LEADER, RECOVERED, Assignment, Brokers, Election, next_state
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
@@ -108,12 +109,12 @@ class Cluster:
             self.observed.resume(broker_id)
             self.log.append(unfence(self.log.draft, broker), at_ms)
 
-    def fence(self, broker_id: int, reason: str, at_ms: int) -> None:
+    def fence(self, broker_id: int, cause: Cause, at_ms: int) -> None:
         """The controller fences it, and takes it out of all ISRs."""
         broker = self.broker(broker_id)
         if broker is None or broker.fenced:
             return
-        self.log.append(fence(self.log.draft, broker, reason), at_ms)
+        self.log.append(fence(self.log.draft, broker, cause), at_ms)
         self._in_batches(
             lambda: removals(self.log.draft, broker_id, on_purpose=True, limit=MAX_REMOVALS), at_ms + _BATCH_MS
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from controller.fencing import METADATA_LAG, SESSION_TIMED_OUT
+from raftlog.metadata.causes import Cause
 from replay.generate.cluster import Cluster
 from replay.generate.profile import Incident, Rates
 from replay.generate.schedule import Schedule
@@ -122,7 +122,7 @@ class Incidents:
             # It applies nothing from its death on: until its session has ended LAO waits for it.
             cluster.observed.stall(broker_id)
             fenced_ms = at_ms + SESSION_MS + rng.randrange(500)
-            self._schedule.at(fenced_ms, partial(cluster.fence, broker_id, SESSION_TIMED_OUT))
+            self._schedule.at(fenced_ms, partial(cluster.fence, broker_id, Cause.SESSION_TIMED_OUT))
             back_ms = max(at_ms + away_ms, fenced_ms + 1_000) + rng.randrange(3_000)
             self._come_back(broker_id, back_ms, partial(back, broker_id))
 
@@ -174,7 +174,7 @@ class Incidents:
         began_ms, fenced = at_ms, rng.random() < 0.2
         at_ms += 30_000 + rng.randrange(500) if fenced else rng.randrange(300, 25_000)
         if fenced:
-            at(at_ms, partial(cluster.fence, broker_id, METADATA_LAG))
+            at(at_ms, partial(cluster.fence, broker_id, Cause.METADATA_LAG))
             at_ms += rng.randrange(1_000, 60_000)
             at(at_ms, partial(cluster.unfence, broker_id))
             at_ms += rng.randrange(200, 5_000)

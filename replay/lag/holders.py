@@ -17,7 +17,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from controller.fencing import CONTROLLED_SHUTDOWN
+from raftlog.metadata.causes import SHUT_DOWN
+from replay.causes import is_one_of
 from replay.lag.absence import AT_THE_END
 from replay.order import BUCKETS, Order
 
@@ -78,7 +79,7 @@ def blamed(
 ) -> DataFrame:
     """One row for each stall and broker that it is laid to: the stall's columns, cause, broker_id (null: nobody), reason.
 
-    ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms, reason of members that left;
+    ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms, reason and cause of members that left;
     ``returned``: of :func:`replay.lag.absence.returns`.
     """
     joined = (
@@ -110,7 +111,7 @@ def _blame(cause: str, broker: Column) -> Column:
 
 def _left(sampled: DataFrame, departed: DataFrame, order: Order) -> DataFrame:
     """Who left before a sample and behind the one before it: at, left. Who shuts down in order goes on applying: it is not why."""
-    abrupt = departed.where(~sf.col("reason").endswith(CONTROLLED_SHUTDOWN))
+    abrupt = departed.where(~is_one_of(SHUT_DOWN)).drop("cause")
     broker = sf.struct("broker_id", "reason", sf.col("timestamp_ms").alias("left_ms"))
     return _next_sample(abrupt, sampled, order).groupBy("at").agg(sf.collect_list(broker).alias("left"))
 

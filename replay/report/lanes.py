@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as sf
 
+from raftlog.metadata.entities import has_left
 from replay.report.axis import bucket_of, clip
 from replay.report.model import MAX_EXACT_SPANS, MAX_LANES, Axis, BrokerLane, BrokerSpan, ControllerSpan
 from replay.report.spells import merge_close
@@ -103,7 +104,8 @@ def _most_troubled(states: DataFrame, holding: DataFrame) -> list[Row]:
 
 def _state() -> Column:
     return (
-        sf.when(sf.col("in_controlled_shutdown"), sf.when(sf.col("fenced"), STOPPED).otherwise(LEAVING))
+        sf.when(has_left(sf.col("fenced"), sf.col("in_controlled_shutdown")), STOPPED)
+        .when(sf.col("in_controlled_shutdown"), LEAVING)
         .when(~sf.col("fenced"), SERVING)
         .when(sf.col("registration"), STARTING)
         .otherwise(FENCED)

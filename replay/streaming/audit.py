@@ -24,7 +24,8 @@ def judge(rules: Collection[Rule] = RULES) -> Judge:
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
         memory = piece.remembered("records")
         history = History(
-            piece.records if memory is None else memory.unionByName(piece.records),
+            # What a build remembered that had fewer columns has null in the others.
+            piece.records if memory is None else memory.unionByName(piece.records, allowMissingColumns=True),
             piece.end_offset,
             piece.since,
             brokers_before=piece.remembered("brokers"),

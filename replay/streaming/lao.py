@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.records import RecordType
 from replay import timelines
 from replay.audit.memory import highest, reports
+from replay.causes import with_causes
 from replay.lag.absence import AT_THE_END, returns
 from replay.lag.holders import blamed, stalls
 from replay.lag.samples import POINT_COLUMNS, samples, timeline, waits
@@ -53,7 +54,8 @@ def judge(stall_ms: int) -> Judge:
         order = order_for(end.records)
         brokers = kept(timelines.brokers(piece.records, piece.remembered("brokers")))
         served = service(brokers)
-        departed = kept(_also(departures(served), piece.remembered("departed")))
+        left = piece.remembered("departed")
+        departed = kept(_also(departures(served), None if left is None else with_causes(left)))
         # What is remembered of brokers does not tell of times before this piece, and those are remembered themselves.
         returned = returns(served, order).where(sf.col("offset") >= piece.since)
         returned = kept(_also(returned, piece.remembered("returned")))

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from controller.hostnames import BY_HAND
 from controller.settings import ControllerSettings
+from raftlog.metadata.entities import has_left
 from raftlog.metadata.hostnames import hostname_key
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -121,10 +122,8 @@ class BrokerIds(Checker):
             elif record.type == RecordType.HOSTNAME:
                 self._mapped.pop(message.hostname, None)
                 self._by_hand.pop(message.hostname, None)
-            elif (
-                record.type == RecordType.BROKER_REGISTRATION_CHANGE
-                and message.fenced
-                and message.in_controlled_shutdown
+            elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and has_left(
+                message.fenced, message.in_controlled_shutdown
             ):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())

@@ -1,7 +1,7 @@
 """metadata.version: the committed log holds nothing that programs of its level could not read (KIP-584).
 
 Records that a level brings are not committed below it, and a level is not lowered below what is there: mapped hosts, export cursors, open
-clients, the voter set.
+clients, the voter set, causes of brokers' changes.
 
 Would catch: a record whose level is not asked for, or asked of an older image than the one it is decided on; a downgrade that leaves
 something behind, or that a record overtakes.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
+from raftlog.metadata.versions import BROKER_CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -39,6 +39,10 @@ class Levels(Checker):
         """After registrations of builds that do not know the latest level."""
         self.older = 0
         """Registrations of builds that do not know the latest level."""
+        self._caused: set[int] = set()
+        """Brokers whose last record says a cause."""
+        self.caused = self.put_in_words = 0
+        """Records that say one; and brokers whose cause was taken back for a lower level."""
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
@@ -50,14 +54,28 @@ class Levels(Checker):
                 self._moved(message.feature_level, offset)
             elif kind == RecordType.REGISTER_BROKER:
                 self._registered(message, offset)
+                self._caused.discard(message.broker_id)
             elif kind == RecordType.UNREGISTER_BROKER:
                 self._known.pop(message.broker_id, None)
+                self._caused.discard(message.broker_id)
+            elif kind == RecordType.BROKER_REGISTRATION_CHANGE:
+                self._changed(message, offset)
             elif kind in NEEDED:
                 if NEEDED[kind] > self._level:
                     raise CheckFailedError(
                         f"{RecordType(kind).name} is committed at {offset}, at level {self._level} of metadata.version"
                     )
                 self._note(kind, message, offset)
+
+    def _changed(self, message: Any, offset: int) -> None:
+        if not message.cause:
+            self.put_in_words += message.broker_id in self._caused
+            self._caused.discard(message.broker_id)
+            return
+        if self._level < BROKER_CAUSES:
+            raise CheckFailedError(f"a cause is committed at {offset}, at level {self._level} of metadata.version")
+        self._caused.add(message.broker_id)
+        self.caused += 1
 
     def _registered(self, message: Any, offset: int) -> None:
         highest = max(
@@ -88,6 +106,8 @@ class Levels(Checker):
         self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
         left = sorted(RecordType(kind).name for kind, needed in NEEDED.items() if needed > level and self._there[kind])
+        if level < BROKER_CAUSES and self._caused:
+            left.append(f"causes of brokers {sorted(self._caused)}")
         if left:
             raise CheckFailedError(
                 f"metadata.version is {level} from {offset} on, and there is still something of {left}"

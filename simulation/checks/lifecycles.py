@@ -21,8 +21,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from controller.fencing import PROCESS_GONE
 from raftlog.errors import ErrorCode
+from raftlog.metadata.causes import Cause, cause_of
+from raftlog.metadata.entities import has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -202,9 +203,9 @@ class Lifecycles(Checker):
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._left.pop(message.broker_id, None)
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and message.fenced:
-                if message.reason == PROCESS_GONE:
+                if cause_of(message.cause, message.reason) == Cause.PROCESS_GONE:
                     self._gone(message.broker_id, message.broker_epoch)
-                if message.in_controlled_shutdown:
+                if has_left(message.fenced, message.in_controlled_shutdown):
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
                 elif not heartbeats_in_force(self._features):
                     raise CheckFailedError(

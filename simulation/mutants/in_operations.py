@@ -34,6 +34,32 @@ MUTANTS = (
         "levels that are lowered",
     ),
     Mutant(
+        "causes-below-level",
+        "broker changes say their cause whatever metadata.version is",
+        (
+            Edit(
+                "raftlog.metadata.versions:supports_broker_causes",
+                ">= BROKER_CAUSES",
+                ">= MIN_METADATA_VERSION",
+            ),
+        ),
+        OPERATED,
+        "levels that are lowered",
+    ),
+    Mutant(
+        "downgrade-leaves-causes",
+        "metadata.version is lowered although brokers have causes that programs of that level do not know",
+        (
+            Edit(
+                "controller.features:_told_in_words",
+                "return [without_cause(broker) for broker in brokers if said_cause(broker)]",
+                "return []",
+            ),
+        ),
+        OPERATED,
+        "levels that are lowered",
+    ),
+    Mutant(
         "raised-beside-old-brokers",
         "metadata.version is raised whatever the registered brokers know",
         (Edit("controller.features:_brokers_against", "if not low <= level <= high:", "if False:"),),

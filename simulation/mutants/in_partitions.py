@@ -79,8 +79,8 @@ MUTANTS = (
         (
             Edit(
                 "controller.fencing:fence",
-                "[record(change), *removals(view, broker.id, limit=MAX_REMOVALS)]",
-                "[record(change)]",
+                "[change, *removals(view, broker.id, limit=MAX_REMOVALS)]",
+                "[change]",
             ),
         ),
         REPLICAS,

@@ -26,6 +26,7 @@ from controller.settings import ControllerSettings
 from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -174,7 +175,7 @@ class Controller:
     def fence(self, broker_id: int) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is not None and not broker.fenced:
-            self.commit(fence(self.builder, broker, "test"))
+            self.commit(fence(self.builder, broker, Cause.SESSION_TIMED_OUT))
 
     def unfence(self, broker_id: int) -> None:
         self.commit(unfence(self.builder, self.image.brokers[broker_id]))

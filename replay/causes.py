@@ -1,0 +1,30 @@
+"""Why brokers were fenced, unfenced or about to leave, as a column: by the causes of :mod:`raftlog.metadata.causes`, never by words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from raftlog.metadata.causes import OLD_TEXTS, Cause
+
+CAUSE = "cause"
+
+
+def cause(said: Column, reason: Column) -> Column:
+    """The cause's name: the one that the record says, else that of its text in the table of the old ones; null for another text."""
+    table = sf.create_map(*(sf.lit(word) for text, each in OLD_TEXTS.items() for word in (text, each.name)))
+    return sf.coalesce(said, sf.try_element_at(table, reason))
+
+
+def is_one_of(causes: Iterable[Cause], name: str = CAUSE) -> Column:
+    """Whether the column is one of the causes; false, not null, where it is null."""
+    return sf.coalesce(sf.col(name).isin(*sorted(each.name for each in causes)), sf.lit(False))
+
+
+def with_causes(rows: DataFrame) -> DataFrame:
+    """Rows with a reason that a build remembered which knew no causes, with theirs; others as they are."""
+    return (
+        rows if CAUSE in rows.columns else rows.withColumn(CAUSE, cause(sf.lit(None).cast("string"), sf.col("reason")))
+    )
