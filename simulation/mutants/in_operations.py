@@ -45,6 +45,7 @@ MUTANTS = (
         ),
         OPERATED,
         "levels that are lowered",
+        known=1,
     ),
     Mutant(
         "downgrade-leaves-causes",

@@ -1,0 +1,246 @@
+"""A log in which brokers come and go for every cause: as a build of before the causes wrote it and read it, and as this one does.
+
+``old_texts.json`` was made by the code at 58f7ecc (metadata.version 5), from the very story below: the log, its state hashes, two
+snapshots, who counted for LAO, and what the replay made of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from log_history import LogHistory
+
+from controller.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
+from controller.lao import LaoTracker
+from raftlog import batch
+from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, parse, record
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+OLD: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+OLD_LEVEL = 5
+
+
+def unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))
+
+
+class OldLog:
+    """The log of the build before, as the source of an export."""
+
+    cluster_id, generation, start_offset = LogHistory(brokers=0).cluster_id, 0, 0
+
+    def __init__(self) -> None:
+        self.data = unpacked(OLD["log"])
+        self.end_offset = self.high_watermark = int(OLD["end_offset"])
+
+    @property
+    def batches(self) -> list[bytes]:
+        found, at = [], 0
+        while at < len(self.data):
+            size = batch.size_at(self.data, at)
+            found.append(self.data[at : at + size])
+            at += size
+        return found
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        ends = [(header.base_offset, data) for data in self.batches for header in batch.headers(data)]
+        return b"".join(data for base, data in ends if base >= offset)
+
+
+class Story(LogHistory):
+    """The same story, told by this build."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(5, brokers=5, metadata_version=level)
+        self._heartbeats(1)
+        self.create_topic("a", 3)
+        self.progress()
+        self._write(3)
+        self.progress()
+        causes = (
+            Cause.SESSION_TIMED_OUT,
+            Cause.PROCESS_GONE,
+            Cause.METADATA_LAG,
+            Cause.ASKED_TO_BE_FENCED,
+            Cause.LOG_TAKEN_BACK,
+        )
+        for broker_id, cause in enumerate(causes, 1):
+            self._write(1)
+            self._out_and_back(broker_id, cause)
+        self._leave()
+        self._roll()
+        self._end()
+
+    def register(self, broker_id: int) -> int:
+        epoch = self.end_offset
+        first = pb.RegisterBrokerRecord(
+            broker_id=broker_id,
+            incarnation_id=f"{self.rng.getrandbits(64):016x}",
+            broker_epoch=epoch,
+            end_points=[pb.Listener(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
+            fenced=True,
+            rack=f"rack-{broker_id % 2}",
+            registration_version=1,
+        )
+        return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
+
+    def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
+        assert not fenced
+        self._do(unfence(self.draft, self.broker(broker_id)))
+
+    def broker(self, broker_id: int) -> Broker:
+        found: Broker = self.draft.brokers[broker_id]
+        return found
+
+    def _do(self, records: list[Record]) -> None:
+        self.append(*[each.message for each in records])
+
+    def _heartbeats(self, level: int) -> None:
+        self.append(
+            pb.FeatureLevelRecord(name="broker.heartbeat.version", feature_level=level),
+            pb.FeatureLevelRecord(name="lao.version", feature_level=level),
+        )
+
+    def _wait(self, ms: int) -> None:
+        self.timestamp_ms += ms
+
+    def _write(self, times: int) -> None:
+        for value in range(times):
+            self._wait(100)
+            self.alter_config("a", "retention.ms", str(value))
+
+    def _out_and_back(self, broker_id: int, cause: Cause) -> None:
+        self._wait(4000)
+        self._do(fence(self.draft, self.broker(broker_id), cause))
+        self._wait(3000)
+        self._write(2)
+        self.progress()
+        self._wait(2000)
+        self._do(unfence(self.draft, self.broker(broker_id)))
+        self._wait(1000)
+        self.progress()
+
+    def _leave(self) -> None:
+        self._write(1)
+        self._wait(4000)
+        self._do(begin_shutdown(self.draft, self.broker(1)))
+        self._wait(500)
+        self._do(take_leave(self.draft, self.broker(1)))
+        self._wait(2000)
+        self.progress()
+        self.register(1)
+        self._wait(500)
+        self.set_fenced(1, fenced=False)
+        self.progress()
+        self._do(take_leave(self.draft, self.broker(5)))
+        self._wait(1000)
+        self.progress()
+        self.register(5)
+
+    def _roll(self) -> None:
+        self._heartbeats(0)
+        for broker_id in (5, 2):
+            if not self.broker(broker_id).fenced:
+                self._do(fence(self.draft, self.broker(broker_id), Cause.SESSION_TIMED_OUT))
+            self._wait(300)
+            self._join(broker_id)
+        self._write(1)
+        for broker_id in (3, 4):
+            self.register(broker_id)
+            self._join(broker_id)
+            self._do(begin_shutdown(self.draft, self.broker(broker_id)))
+        self.claimed_at = [self.draft.snapshot()]
+        self._do(take_leave(self.draft, self.broker(4)))
+        self._amend(self.broker(2))
+
+    def _join(self, broker_id: int) -> None:
+        self._do(unfence(self.draft, self.broker(broker_id), Cause.ACTIVE_WITHOUT_HEARTBEATS))
+
+    def _amend(self, broker: Broker) -> None:
+        """What the registration would make forgotten is said again."""
+        amended = pb.RegisterBrokerRecord(
+            broker_id=broker.id,
+            broker_epoch=broker.epoch,
+            incarnation_id=broker.incarnation_id,
+            end_points=[pb.Listener(name="PLAINTEXT", host=f"host-{broker.id}", port=9092)],
+            rack="other",
+            fenced=broker.fenced,
+            registration_version=1,
+        )
+        self.append(amended, registration_change(self.draft, broker, broker.cause).message)
+
+    def _end(self) -> None:
+        self._heartbeats(1)
+        self._wait(3000)
+        self._write(2)
+        self._wait(4000)
+        self.claimed_at.append(self.draft.snapshot())
+        self._do(fence(self.draft, self.broker(3), Cause.SESSION_TIMED_OUT))
+        self._wait(500)
+        self.progress()
+        self._write(1)
+        self._wait(500)
+        self._do(fence(self.draft, self.broker(2), Cause.METADATA_LAG))
+        self.progress()
+
+
+def decoded(data: bytes) -> tuple[batch.BatchHeader, list[Record]]:
+    (header,) = batch.headers(data)
+    return header, [Record(one.type, one.version, one.body, parse(one)) for one in batch.records(data, header)]
+
+
+def images(batches: list[bytes]) -> list[Image]:
+    """After each batch."""
+    draft, found = ImageBuilder(Image()), []
+    for data in batches:
+        header, records = decoded(data)
+        draft.apply_decoded(header, records)
+        found.append(draft.snapshot())
+    return found
+
+
+def counting(batches: list[bytes]) -> list[list[Any]]:
+    """After each batch: its offset; who counts for LAO, and who of all was unfenced whatever it had applied, to one that claims then.
+
+    Both again for one that has taken every batch as a part of its tail.
+    """
+    tail, found = LaoTracker(9, 10**9), []
+    tail.seed(Image())
+    for data, image in zip(batches, images(batches), strict=True):
+        header, records = decoded(data)
+        tail.proposed(records, header.base_offset)
+        claims = LaoTracker(9, image.offset + 1)
+        claims.seed(image)
+        found.append([image.offset, *_counting(claims), *_counting(tail)])
+    return found
+
+
+def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
+    return sorted(tracker.members), sorted(id_ for id_, each in tracker._current.items() if each.unvouched)
+
+
+def reported(image: Image) -> list[Any]:
+    """A controller claims at the image, and heartbeats come into force: what reports of before that count for, and LAO; then behind it."""
+    at = image.offset + 1
+    tracker = LaoTracker(9, at)
+    tracker.seed(image)
+    levels = ("broker.heartbeat.version", "lao.version")
+    tracker.proposed([record(pb.NoOpRecord())], at)
+    tracker.proposed([record(pb.FeatureLevelRecord(name=name, feature_level=1)) for name in levels], at + 1)
+    tracker.proposed([record(pb.NoOpRecord())] * 4, at + 3)
+    tracker.committed(at + 7)
+    ids = sorted(image.brokers)
+    for id_ in ids:
+        tracker.report(id_, image.brokers[id_].epoch, 9, at, -1)
+    first = [{str(id_): tracker.applied_of(id_) for id_ in ids}, tracker.lao, list(tracker.members)]
+    for id_ in ids:
+        tracker.report(id_, image.brokers[id_].epoch, 9, at + 4, -1)
+    return [*first, tracker.lao]
