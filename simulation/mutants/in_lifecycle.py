@@ -102,17 +102,4 @@ MUTANTS = (
         "the double roll, brokers that are behind",
         known=11,
     ),
-    Mutant(
-        "causes-not-read",
-        "the cause that a record says counts for nothing: who was unfenced whatever it had applied is taken for one that has caught up",
-        (
-            Edit(
-                "raftlog.metadata.causes:cause_of",
-                "return Cause(said) if said else",
-                "return Cause.UNSPECIFIED if said else",
-            ),
-        ),
-        ROLLED,
-        "the double roll, brokers that are behind",
-    ),
 )
