@@ -105,8 +105,11 @@ def said_cause(broker: Broker) -> int:
 
 def with_cause(broker: Broker, said: int) -> Broker:
     """The broker, with the cause that its last record says; 0: with none, whatever was said before."""
-    values = (getattr(broker, name) for name in Broker.__struct_fields__)
-    return CausedBroker(*values, said_cause=int(said)) if said else Broker(*values)
+    values = [getattr(broker, name) for name in Broker.__struct_fields__]
+    if said:
+        values.append(int(said))
+    kind: type[Broker] = CausedBroker if said else Broker
+    return kind(*values)
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True):
