@@ -145,6 +145,7 @@ class Folded:
         if broker is None:
             return
         facts = {name: getattr(broker, name) for name in ("fenced", "in_controlled_shutdown", "rack", "reason")}
+        facts["cause"] = broker.cause.name if broker.cause else None
         facts |= {"broker_id": broker.id, "broker_epoch": broker.epoch, "incarnation_id": broker.incarnation_id}
         self._begin(broker.id, self.brokers, row | facts | {"registration": type_ == RecordType.REGISTER_BROKER})
 
