@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.nodes import Main, run_node
 from raftlog.cli.options import ConfigFile, SetFlags
+
+if TYPE_CHECKING:
+    from raftlog.cli.nodes import Main
 
 app = typer.Typer(
     help="Run a broker: a follower that serves reads and forwards writes.", epilog=EPILOG, no_args_is_help=True
@@ -32,6 +36,7 @@ def run(config: ConfigFile = None, flags: SetFlags = None) -> None:
       raftlog broker run -c broker4.toml
       raftlog broker run -c broker4.toml --set broker.rack=b
     """
+    from raftlog.cli.nodes import run_node
 
     def find_main() -> Main:
         from broker.run import run_broker

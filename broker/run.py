@@ -35,10 +35,11 @@ from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.layout import disk_bytes
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.transport import grpc_env
-from raftlog.transport.api import Transport
+from raftlog.transport.api import ServerTransport
 from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 
@@ -127,7 +128,7 @@ async def _identified(
     config: NodeConfig,
     settings: BrokerSettings,
     directory: BrokerDirectory,
-    transport: Transport,
+    transport: ServerTransport,
     incarnation_id: str,
     stopping: asyncio.Event,
 ) -> BrokerSettings | Exit:
@@ -172,7 +173,7 @@ async def _live(
     config: NodeConfig,
     settings: BrokerSettings,
     directory: BrokerDirectory,
-    transport: GrpcTransport,
+    transport: GrpcServerTransport,
     incarnation_id: str,
     signals: StopSignals,
 ) -> Exit | FatalError:
@@ -225,13 +226,13 @@ def _unary_handler(service: BrokerService) -> object:
 
 
 async def _start_http(
-    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcTransport
+    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcServerTransport
 ) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
     registry = MetricsRegistry()
-    registry.collect(transport.bounds.metrics)
+    registry.collect(lambda: transport_metrics(transport.bounds))
     add_broker_metrics(registry, service.describe)
     if service.data is not None:
         space = service.data.space

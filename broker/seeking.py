@@ -17,7 +17,7 @@ from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import Process
-from raftlog.transport.api import Transport
+from raftlog.transport.api import ServerTransport
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ ASK_TIMEOUT_S = 2.0
 
 async def seek_id(
     settings: BrokerSettings,
-    transport: Transport,
+    transport: ServerTransport,
     *,
     process: Process,
     incarnation_id: str,

@@ -31,7 +31,7 @@ from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.entities import Process, format_hash
 from raftlog.metadata.image import Image
 from raftlog.storage.partition_api import PartitionStore
-from raftlog.transport.api import Acceptor, Conversation, Listener, Transport
+from raftlog.transport.api import Acceptor, Conversation, Listener, ServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wording import counted
@@ -58,7 +58,7 @@ class BrokerService:
     def __init__(
         self,
         settings: BrokerSettings,
-        transport: Transport,
+        transport: ServerTransport,
         *,
         process: Process,
         incarnation_id: str,

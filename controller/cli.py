@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.nodes import Main, run_node
 from raftlog.cli.options import ConfigFile, SetFlags
+
+if TYPE_CHECKING:
+    from raftlog.cli.nodes import Main
 
 app = typer.Typer(help="Run a controller: a voter of the quorum.", epilog=EPILOG, no_args_is_help=True)
 
@@ -30,6 +34,7 @@ def run(config: ConfigFile = None, flags: SetFlags = None) -> None:
       raftlog controller run -c node1.toml
       raftlog controller run -c node1.toml --set log.level=debug
     """
+    from raftlog.cli.nodes import run_node
 
     def find_main() -> Main:
         from controller.run import run_controller

@@ -35,7 +35,8 @@ from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.unary import unary_handler
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -153,12 +154,14 @@ def _unary_handlers(service: ControllerService) -> list[object]:
     ]
 
 
-async def start_http(config: NodeConfig, service: ControllerService, transport: GrpcTransport) -> HttpServer | None:
+async def start_http(
+    config: NodeConfig, service: ControllerService, transport: GrpcServerTransport
+) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
         return None
     registry = MetricsRegistry()
-    registry.collect(transport.bounds.metrics)
+    registry.collect(lambda: transport_metrics(transport.bounds))
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
     add_refusal_metrics(registry, lambda: replica.refused)

@@ -11,9 +11,6 @@ import typer
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import Json, SetFlags
 from raftlog.cli.output import print_json, print_line, print_table
-from raftlog.config import load_config
-from raftlog.config.reference import reference
-from raftlog.config.settings import Settings, key_of
 
 app = typer.Typer(help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True)
 
@@ -30,6 +27,8 @@ def keys(as_json: Json = False) -> None:
     Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals, underscores for dots), or with
     --set KEY=VALUE; the later of these wins.
     """
+    from raftlog.config.reference import reference
+
     rows = reference()
     if as_json:
         print_json([dataclasses.asdict(row) for row in rows])
@@ -53,6 +52,9 @@ def check(
       raftlog config check node1.toml
       raftlog config check node1.toml --set log.level=debug
     """
+    from raftlog.config import load_config
+    from raftlog.config.settings import Settings, key_of
+
     config = load_config(file, flags=flags or [])
     defaults = {key_of(name): field.default for name, field in Settings.model_fields.items()}
     if as_json:

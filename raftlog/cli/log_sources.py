@@ -19,7 +19,7 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.segments.manifest import RAW, StateHash, read_manifest
 from raftlog.segments.place import open_place
-from raftlog.segments.verify import read_segment
+from raftlog.segments.reading import read_segment
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

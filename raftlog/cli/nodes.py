@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import uvloop
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.config import NodeConfig, load_config
@@ -26,14 +27,13 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
     config = load_config(path, flags=flags or [])
     if config.role != role:
         raise ConfigError(f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`')
-    from raftlog.observability import setup_logging
+    from raftlog.observability.logs import setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
     setup_logging(config.log_level, config.log_format, **bound)
     os.umask(UMASK)
     main = find_main()
     tune_memory()
-    import uvloop
 
     async def run() -> int:
         return await main(config)

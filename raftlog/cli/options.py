@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raftlog.config.fields import parse_endpoint
+from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]

@@ -100,7 +100,7 @@ def recover(
 
 
 def _check_endpoint(endpoint: str) -> None:
-    from raftlog.config.fields import parse_endpoint
+    from raftlog.endpoint import parse_endpoint
 
     try:
         parse_endpoint(endpoint)

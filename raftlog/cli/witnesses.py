@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from raftlog.cli.ask import Answer, ask_quorum
 from raftlog.cli.session import tls_of_environment
@@ -13,8 +14,10 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments.manifest import StateHash
 from raftlog.snapshot_file import SnapshotVerifier
 from raftlog.storage.api import SnapshotId
-from raftlog.storage.reader import LogReader
 from raftlog.transport.api import Transport
+
+if TYPE_CHECKING:
+    from raftlog.storage.reader import LogReader
 
 ANSWER_WITHIN_S = 2.0
 """For each question: a node that does not answer is not recorded, and the export does not wait for it."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from raftlog.config.fields import Endpoint
 from raftlog.config.settings import KEYS, Settings, key_of
+from raftlog.endpoint import Endpoint
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NO_NODE_ID

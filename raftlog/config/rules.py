@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from raftlog.config.fields import WILDCARD_HOSTS, Endpoint
 from raftlog.config.settings import Settings, key_of
+from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
 from raftlog.limits.rules import CLUSTER_ID, RACK
 
 Check = Callable[[Settings], "str | None"]

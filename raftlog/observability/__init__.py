@@ -1,7 +1,1 @@
-"""Logs, metrics, health."""
-
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.logs import setup_logging
-from raftlog.observability.registry import Latency, MetricsRegistry
-
-__all__ = ["HttpServer", "Latency", "MetricsRegistry", "setup_logging"]
+"""Logs, metrics, health. Logs are everybody's; metrics and health need what the extra ``server`` brings."""

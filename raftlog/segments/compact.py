@@ -14,7 +14,8 @@ from raftlog import batch
 from raftlog.segments.manifest import Manifest, Retired, Segment
 from raftlog.segments.pair import OpenPair, raw_name, records_name
 from raftlog.segments.raw import RawHeader
-from raftlog.segments.verify import check_segment, read_segment
+from raftlog.segments.reading import read_segment
+from raftlog.segments.verify import check_segment
 from raftlog.segments.writer import ExportWriter
 
 

@@ -18,7 +18,7 @@ from raftlog.segments.columns import SCHEMA, RowBuffer
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
-from raftlog.segments.verify import read_segment
+from raftlog.segments.reading import read_segment
 
 ROWS = 16_384
 """About so many are compared at a time."""

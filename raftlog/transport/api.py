@@ -27,6 +27,7 @@ __all__ = [
     "LinkHandler",
     "Listener",
     "Probe",
+    "ServerTransport",
     "Transport",
     "TransportLimits",
 ]
@@ -126,10 +127,20 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """Makes links. One per process."""
+    """Makes links: all that a client needs."""
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
+
+    async def probe(self, address: str, timeout_s: float) -> Probe:
+        """Try a raw connect."""
+
+    async def close(self) -> None:
+        """Close everything."""
+
+
+class ServerTransport(Transport, Protocol):
+    """Takes links, too. One per process."""
 
     async def listen(
         self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
@@ -138,9 +149,3 @@ class Transport(Protocol):
 
         ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary); a simulated one has no use for them.
         """
-
-    async def probe(self, address: str, timeout_s: float) -> Probe:
-        """Try a raw connect."""
-
-    async def close(self) -> None:
-        """Close everything."""

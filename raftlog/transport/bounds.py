@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-
-from prometheus_client.core import CounterMetricFamily, Metric
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.observability.registry import gauge
 from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
@@ -49,25 +45,3 @@ class Bounds:
         """Complain about a peer; the refusal that it is told."""
         self.complaints.add(complaint, peer, message)
         return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
-
-    def metrics(self) -> Sequence[Metric]:
-        """For a node's registry."""
-        refused = CounterMetricFamily(
-            "raftlog_transport_complaints", "What peers did that a peer must not do, by kind.", labels=("kind",)
-        )
-        for kind in Complaint:
-            refused.add_metric((str(kind),), self.complaints.counts[kind])
-        return (
-            refused,
-            gauge(
-                "raftlog_transport_unsent_bytes",
-                "Bytes that wait to be sent, on all links.",
-                self.send_budget.total_bytes,
-            ),
-            gauge(
-                "raftlog_transport_streams",
-                "Open streams and unary calls that peers have begun here.",
-                *(((pool.lower(),), shares.total) for pool, shares in self.streams.items()),
-                labels=("conversation",),
-            ),
-        )

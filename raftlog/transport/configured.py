@@ -8,11 +8,11 @@ from raftlog.config.node import NodeConfig
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.descriptors import connections_allowed
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 
 
-def transport_of(config: NodeConfig) -> GrpcTransport:
+def transport_of(config: NodeConfig) -> GrpcServerTransport:
     """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
     tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
     settings = config.settings
@@ -27,4 +27,4 @@ def transport_of(config: NodeConfig) -> GrpcTransport:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         limits = limits.within(config.controller.fetch_timeout_ms)
-    return GrpcTransport(limits, tls=tls or None)
+    return GrpcServerTransport(limits, tls=tls or None)

@@ -1,14 +1,12 @@
-"""The real network: links are gRPC streams."""
+"""The real network as a client has it: links are gRPC streams. Of a server there is grpc_server_transport.py."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Any
 
-from raftlog.transport import grpc_server, probe
-from raftlog.transport.api import Acceptor, Conversation, DialHandler, Probe, TransportLimits
+from raftlog.transport import probe
+from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.tls import TlsConfig
@@ -33,12 +31,10 @@ class GrpcTransport:
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
         self._channel_credentials = tls.channel_credentials() if tls else None
-        self._server_credentials = tls.server_credentials() if tls else None
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
         self._dialers: list[GrpcDialer] = []
-        self._listeners: list[grpc_server.GrpcListener] = []
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this returns."""
@@ -49,20 +45,6 @@ class GrpcTransport:
         self._dialers.append(dialer)
         return dialer
 
-    async def listen(
-        self, address: str, acceptors: dict[Conversation, Acceptor], *, extra_handlers: Sequence[Any] = ()
-    ) -> grpc_server.GrpcListener:
-        """Serve these conversations, these generic gRPC handlers, health and reflection. Raises ConfigError."""
-        listener = await grpc_server.listen(
-            address,
-            acceptors,
-            extra_handlers=extra_handlers,
-            bounds=self.bounds,
-            credentials=self._server_credentials,
-        )
-        self._listeners.append(listener)
-        return listener
-
     async def probe(self, address: str, timeout_s: float) -> Probe:
         """Try a raw connect."""
         return await probe.probe(address, timeout_s)
@@ -71,14 +53,14 @@ class GrpcTransport:
         """Close everything and wait until it is gone. Idempotent. With calls of another transport alive it takes 50 ms."""
         self.bounds.complaints.close()
         dialers, self._dialers = self._dialers, []
-        listeners, self._listeners = self._listeners, []
         for dialer in dialers:
             dialer.close()
-        await asyncio.gather(
-            *(dialer.wait_closed() for dialer in dialers), *(listener.close() for listener in listeners)
-        )
+        await asyncio.gather(*(dialer.wait_closed() for dialer in dialers), self._close_listeners())
         if dialers:
             await _let_grpc_confirm()
+
+    async def _close_listeners(self) -> None:
+        """Of those that have some."""
 
 
 async def _let_grpc_confirm() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -18,9 +18,10 @@ from rich.table import Table
 from raftlog.errors import RaftlogError
 from raftlog.wording import counted
 from replay.errors import EXIT_INPUT
-from replay.generate.history import GeneratedHistory
 from replay.generate.profile import SKEWS, Profile
-from replay.generate.write import write_export
+
+if TYPE_CHECKING:
+    from replay.generate.history import GeneratedHistory
 
 
 def add_generate(app: typer.Typer) -> None:
@@ -56,6 +57,8 @@ def _generate(
     """
     if skew not in SKEWS:
         raise typer.BadParameter(f"--skew {skew} is none of {', '.join(SKEWS)}")
+    from replay.generate.write import write_export
+
     profile = Profile(seed=seed, brokers=brokers, racks=racks, topics=topics, partitions=partitions, skew=skew)
     began = time.monotonic()
     try:

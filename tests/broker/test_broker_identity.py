@@ -16,7 +16,7 @@ from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NO_NODE_ID, NodeIdentity
 from raftlog.storage.meta_file import format_storage, read_identity
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 CLUSTER = "c-1"
 
@@ -164,7 +164,7 @@ async def test_who_cannot_listen_does_not_ask() -> None:
     settings = BrokerSettings(
         NO_NODE_ID, CLUSTER, ("127.0.0.1:1",), "127.0.0.1:0", lifecycle=LifecycleSettings(registration_timeout_ms=300)
     )
-    first, second = GrpcTransport(), GrpcTransport()
+    first, second = GrpcServerTransport(), GrpcServerTransport()
     listener = await first.listen("127.0.0.1:0", {})
 
     async def seek(listen: str) -> BrokerSettings | Exit:

@@ -19,8 +19,8 @@ from raftlog.cli.main import report
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record
-from raftlog.observability import setup_logging
 from raftlog.observability.http_server import HttpServer, escape
+from raftlog.observability.logs import setup_logging
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.printable import printable, printable_json
 from raftlog.safe_console import SafeConsole

@@ -18,7 +18,8 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import RAW, Manifest, read_manifest
-from raftlog.segments.verify import read_segment, verify_export
+from raftlog.segments.reading import read_segment
+from raftlog.segments.verify import verify_export
 
 
 @pytest.fixture(scope="module")

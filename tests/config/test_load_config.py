@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.config import Endpoint, load_config
-from raftlog.config.fields import parse_endpoint
+from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
 from raftlog.quorum.config import Voter

@@ -8,7 +8,8 @@ import contextlib
 import pytest
 
 from raftlog.errors import ConfigError
-from raftlog.observability import HttpServer, MetricsRegistry
+from raftlog.observability.http_server import HttpServer
+from raftlog.observability.registry import MetricsRegistry
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
 
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 import structlog
 
-from raftlog.observability import setup_logging
+from raftlog.observability.logs import setup_logging
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 
 import grpc.aio  # isort: skip

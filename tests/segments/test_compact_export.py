@@ -15,8 +15,9 @@ from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.export import export
 from raftlog.segments.follow import PublishPolicy, follow
 from raftlog.segments.manifest import KINDS, MANIFEST_NAME, RAW, RECORDS, Manifest, Retired, encode, read_manifest
+from raftlog.segments.reading import read_segment
 from raftlog.segments.sweep import KEEP_RETIRED_MS
-from raftlog.segments.verify import read_segment, verify_export
+from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 
 

@@ -17,8 +17,9 @@ from raftlog.segments.errors import CorruptExportError, ExportError, ExportMisma
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, read_manifest
 from raftlog.segments.place import LocalPlace, is_uri, open_place
+from raftlog.segments.reading import read_segment
 from raftlog.segments.remote import LOCK_EXPIRES_S, LOCK_NAME, RemotePlace, open_remote
-from raftlog.segments.verify import read_segment, verify_export
+from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 
 URI = "memory://bucket/exported"

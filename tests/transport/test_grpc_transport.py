@@ -22,7 +22,7 @@ from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport import grpc_env, probe  # noqa: F401  (grpc_env before grpc)
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.transport.calls import Caller
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
@@ -156,10 +156,10 @@ import asyncio, sys
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo
 from raftlog.transport.api import Conversation
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 async def main():
-    listener = await GrpcTransport().listen(sys.argv[1], {Conversation.CONTROLLER: Recorder(echo).accept})
+    listener = await GrpcServerTransport().listen(sys.argv[1], {Conversation.CONTROLLER: Recorder(echo).accept})
     print(listener.address, flush=True)
     await asyncio.Event().wait()
 
@@ -273,7 +273,7 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
         caller = Caller(world.client, listener.address, Conversation.CONTROLLER)
         assert (await caller.call(request(), 30)).correlation_id == 1
         for tls in (stranger, None):
-            other = GrpcTransport(LIMITS, tls=tls)
+            other = GrpcServerTransport(LIMITS, tls=tls)
             refused = Caller(other, listener.address, Conversation.CONTROLLER)
             with pytest.raises(ApiError, match="was not sent"):
                 await refused.call(request(), 0.5)
@@ -292,7 +292,7 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
 def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
     tls = TlsConfig(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     with pytest.raises(ConfigError) as caught:
-        GrpcTransport(tls=tls)
+        GrpcServerTransport(tls=tls)
     for key in ("tls.certificate.file", "tls.key.file", "tls.ca.file"):
         assert f"{key}: No such file" in str(caught.value)
 
@@ -328,14 +328,14 @@ PING_PONG = """
 import asyncio, sys, time
 {prelude}
 from raftlog.transport.grpc_env import event_engine_cpu_s, event_engine_state
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.api import Conversation
 from raftlog.transport.calls import Caller
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo, request
 
 async def main():
-    server, client = GrpcTransport(), GrpcTransport()
+    server, client = GrpcServerTransport(), GrpcServerTransport()
     listener = await server.listen("127.0.0.1:0", {{Conversation.CONTROLLER: Recorder(echo).accept}})
     caller = Caller(client, listener.address, Conversation.CONTROLLER)
     await caller.call(request(), 60)
@@ -394,7 +394,7 @@ import asyncio, subprocess, sys
 from pathlib import Path
 from raftlog.transport.api import Conversation
 from raftlog.transport.calls import Caller
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo, request
 
@@ -402,7 +402,7 @@ def alone():
     assert len(list(Path("/proc/self/task").iterdir())) == 1
 
 async def main():
-    server, client = GrpcTransport(), GrpcTransport()
+    server, client = GrpcServerTransport(), GrpcServerTransport()
     listener = await server.listen("127.0.0.1:0", {Conversation.CONTROLLER: Recorder(echo).accept})
     await Caller(client, listener.address, Conversation.CONTROLLER).call(request(), 60)
     subprocess.run(["true"], preexec_fn=alone, check=True)

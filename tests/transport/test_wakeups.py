@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.wakeups import SKIPPED, take_all_wakeups
 
 import grpc  # isort: skip
@@ -80,7 +80,7 @@ async def _registered() -> list[Any]:
         return before(source, callback, *args)
 
     loop.add_reader = add_reader  # type: ignore[method-assign]
-    transport = GrpcTransport()
+    transport = GrpcServerTransport()
     listener = await transport.listen("127.0.0.1:0", {})
     async with grpc.aio.insecure_channel(listener.address) as channel:
         await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")

@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from raftlog.transport.api import Conversation, Link, Transport, TransportLimits
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.loop import run as run_virtual
@@ -35,7 +35,7 @@ Scenario = Callable[[World], Awaitable[None]]
 
 def run_real(scenario: Scenario, limits: TransportLimits = LIMITS, tls: TlsConfig | None = None) -> None:
     async def main() -> None:
-        server, client = GrpcTransport(limits, tls=tls), GrpcTransport(limits, tls=tls)
+        server, client = GrpcServerTransport(limits, tls=tls), GrpcServerTransport(limits, tls=tls)
         try:
             async with asyncio.timeout(60):
                 await scenario(World(server, client, "127.0.0.1:0", "127.0.0.1:1"))

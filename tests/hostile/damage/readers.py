@@ -30,7 +30,8 @@ from raftlog.cli import main as cli
 from raftlog.config import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
-from raftlog.segments.verify import check_segment, read_segment, verify_export
+from raftlog.segments.reading import read_segment
+from raftlog.segments.verify import check_segment, verify_export
 from raftlog.segments.writer import ExportWriter
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.opening import open_store

@@ -1,0 +1,45 @@
+"""Where a node listens or is reached."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from raftlog.limits.hosts import host_error
+
+_ENDPOINT = re.compile(
+    r"^(?:(?P<name>[A-Za-z][A-Za-z0-9_]*)://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]*):(?P<port>\d{1,5})$"
+)
+WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a node listens or is reached. ``name`` is the listener's name, empty if none was given."""
+
+    host: str
+    port: int
+    name: str = ""
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}" if self.name else self.address
+
+
+def parse_endpoint(value: object) -> Endpoint:
+    """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError."""
+    if isinstance(value, Endpoint):
+        return value
+    match = _ENDPOINT.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not host:port (for instance 127.0.0.1:9093)")
+    if match["host"] and (wrong := host_error(match["host"])):
+        raise ValueError(wrong)
+    port = int(match["port"])
+    if port > 65535:
+        raise ValueError(f"{value!r}: the port must be 0 to 65535")
+    return Endpoint(match["host"], port, match["name"] or "")
