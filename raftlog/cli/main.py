@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
+from raftlog.build import build_text
 from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, exit_code, is_disk_error
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.errors import ApiError, RaftlogError, StorageError
@@ -60,14 +61,12 @@ def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
 def _version_callback() -> Callable[..., None]:
     def show_version(asked: bool) -> None:
         if asked:
-            from importlib.metadata import version
-
-            typer.echo(f"raftlog {version('raftlog')}")
+            typer.echo(f"raftlog {build_text()}")
             raise typer.Exit
 
     def callback(
         version: bool = typer.Option(
-            False, "--version", callback=show_version, is_eager=True, help="Show the version."
+            False, "--version", callback=show_version, is_eager=True, help="Show the version and the build."
         ),
     ) -> None:
         pass

@@ -1,0 +1,54 @@
+"""What is in the wheel. Building one downloads a build environment, so this is not for the gate."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from raftlog.build import COMMIT_FILE, commit_of_checkout
+
+pytestmark = pytest.mark.nightly
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", target, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = target.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_has_the_code_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names
+        sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
+        assert sources <= names
+    assert "raftlog/wire/controller/v1/controller_pb2_grpc.py" in names
+    assert "raftlog/wire/controller/v1/controller_pb2.pyi" in names
+    assert "replay/report/templates/report.html.j2" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+
+
+def test_the_wheel_has_the_contracts_and_the_licence(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    contracts = {path.relative_to(ROOT / "proto").as_posix(): path for path in (ROOT / "proto").rglob("*.proto")}
+    assert contracts
+    for name, path in contracts.items():
+        assert wheel.read(f"raftlog/proto/{name}") == path.read_bytes()
+    (licence,) = (name for name in names if name.endswith(".dist-info/licenses/LICENSE"))
+    assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_wheel_says_which_commit_it_was_built_from(wheel: zipfile.ZipFile) -> None:
+    assert wheel.read(f"raftlog/{COMMIT_FILE}").decode().strip() == commit_of_checkout(ROOT)
