@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".raftlog-setup"
-EXTRAS = ("replay", "test")
+EXTRAS = ("test",)
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 JAVA_MIN = 17
 

@@ -2,18 +2,23 @@
 
 A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
 ``register(app: typer.Typer) -> None``. One that cannot be imported does not break the others: its name says what to install.
+Modules of ``register`` import no more than clients need, so that any command line starts fast and a plain installation explains
+every command; what else a command needs is imported when it runs, and the extras of its entry point bring it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from raftlog.build import build_text
-from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, exit_code, is_disk_error
+from raftlog.cli import extras
+from raftlog.cli.exits import DISK_REMEDY, EPILOG, Exit, FailedError, exit_code, is_disk_error
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.errors import ApiError, RaftlogError, StorageError
 from raftlog.observability.logs import setup_logging
@@ -37,8 +42,10 @@ First steps:
 
 def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
     """The whole command line. ``plugins``: instead of those installed."""
+    found = sorted(entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name)
     app = typer.Typer(
         name="raftlog",
+        cls=_group({one.name: tuple(one.extras) for one in found}),
         help=_HELP,
         epilog=EPILOG,
         no_args_is_help=True,
@@ -48,7 +55,7 @@ def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
     )
     # With one command only, Typer would make it the whole program.
     app.callback()(_version_callback())
-    for plugin in sorted(entry_points(group=GROUP) if plugins is None else plugins, key=lambda one: one.name):
+    for plugin in found:
         try:
             register: Callable[[typer.Typer], None] = plugin.load()
         except ImportError as error:
@@ -56,6 +63,23 @@ def build(plugins: Sequence[EntryPoint] | None = None) -> typer.Typer:
         else:
             register(app)
     return app
+
+
+def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
+    class Commands(TyperGroup):
+        """Says of a command that finds a module missing which extra brings it."""
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except ModuleNotFoundError as error:
+                command = ctx.invoked_subcommand or ""
+                message = extras.missing(command, error, extras_of.get(command, ()))
+                if message is None:
+                    raise
+                raise FailedError(message, Exit.USAGE) from error
+
+    return Commands
 
 
 def _version_callback() -> Callable[..., None]:
@@ -76,8 +100,7 @@ def _version_callback() -> Callable[..., None]:
 
 
 def _register_missing(app: typer.Typer, plugin: EntryPoint, error: ImportError) -> None:
-    extras = ",".join(plugin.extras)
-    remedy = f"pip install 'raftlog[{extras}]'" if extras else "reinstall it"
+    remedy = extras.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
     message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
 
     def missing() -> None:

@@ -1,0 +1,45 @@
+"""Which extra brings what a command lacks. A plain installation has what clients need; nodes and analyses need more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
+    "fsspec": ("remote",),
+    "grpc_health": ("server",),
+    "grpc_reflection": ("server",),
+    "jinja2": ("replay",),
+    "plotly": ("replay",),
+    "prometheus_client": ("server",),
+    "pyarrow": ("export", "replay"),
+    "pydantic": ("server",),
+    "pyspark": ("replay",),
+    "rocksdict": ("server",),
+    "sortedcontainers": ("server", "replay"),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "uvloop": ("server",),
+}
+"""Extras of pyproject.toml by the modules that only they bring, the smallest one first."""
+
+
+def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
+    """What to tell a person about a command that cannot be run without a module; None if no extra brings it.
+
+    ``extras``: what the command needs to work at all; if one of them brings the module, all are named.
+    """
+    module = (error.name or "").partition(".")[0]
+    bringing = BROUGHT_BY.get(module, ())
+    if not bringing:
+        return None
+    wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
+    return f"`raftlog {command}` needs {module}, which is not installed. To have it: {pip_install(wanted)}"
+
+
+def pip_install(extras: Sequence[str]) -> str:
+    """The command that installs these extras."""
+    return f"pip install 'raftlog[{','.join(extras)}]'"
+
+
+def _with_included(extras: Collection[str]) -> set[str]:
+    return {*extras, "server"} if "simulation" in extras else set(extras)

