@@ -20,9 +20,9 @@ import typer
 from benchmarks.nodes import Quorum
 from benchmarks.propagation import FIRST_BROKER, observed
 from benchmarks.stats import percentile
-from controller.chunk import ChunkBuilder
-from controller.fencing import fence, unfence
-from controller.placement import place
+from controller.rules.fencing import fence, unfence
+from controller.rules.placement import place
+from controller.service.chunk import ChunkBuilder
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
 from raftlog.metadata.causes import Cause

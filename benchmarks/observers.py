@@ -19,7 +19,7 @@ import uuid
 import structlog
 import uvloop
 
-from broker.service import BrokerService
+from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory

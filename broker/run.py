@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import structlog
 
-from broker.directory import BrokerDirectory, open_directory
-from broker.identity import known_id
-from broker.lifecycle import Exit
 from broker.partition.settings import PartitionSettings
+from broker.registration.directory import BrokerDirectory, open_directory
+from broker.registration.identity import known_id
+from broker.registration.lifecycle import Exit
+from broker.registration.seeking import seek_id
 from broker.replication.metrics import add_data_metrics
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import effective_reserve_bytes
-from broker.seeking import seek_id
-from broker.service import BrokerService
+from broker.service.service import BrokerService
+from broker.service.unary_reply import answer
 from broker.settings import BrokerSettings, LifecycleSettings
-from broker.unary_reply import answer
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy

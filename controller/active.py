@@ -12,35 +12,41 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from controller.absences import Absences
-from controller.alter_partition import alter_partitions
-from controller.balance import LeaderBalance
-from controller.clients import ClientExpiry, close_client, find_result, open_client
-from controller.configs import alter_configs
 from controller.decision import Decision, check_record_bytes, refuse
-from controller.describe import describe_brokers
-from controller.double_roll import LEGACY_REGISTRATION, heartbeats_off
-from controller.epoch_floor import EpochFloor
-from controller.export_cursors import alter_export_cursors, list_export_cursors
-from controller.features import update_features
-from controller.fencing import fence
-from controller.gone import Gone
-from controller.heartbeats import check_heartbeat, decide_heartbeat, may_unfence, on_probation, unfence_decision
-from controller.hostnames import HostnameCollector, alter_hostnames, list_hostnames
-from controller.lag_watch import LagWatch
-from controller.lao import LaoTracker
-from controller.leader_elections import elect_leaders
-from controller.membership import Look, Membership, controller_ids
-from controller.partitions import create_partitions
-from controller.progress import ProgressPolicy
-from controller.read_leases import ReadLeases
-from controller.reassignment import alter_reassignments, list_reassignments
-from controller.registration import register_broker, unregister_broker
-from controller.sessions import SessionTracker
+from controller.decisions.brokers.describe import describe_brokers
+from controller.decisions.brokers.heartbeats import (
+    check_heartbeat,
+    decide_heartbeat,
+    may_unfence,
+    on_probation,
+    unfence_decision,
+)
+from controller.decisions.brokers.hostnames import HostnameCollector, alter_hostnames, list_hostnames
+from controller.decisions.brokers.registration import register_broker, unregister_broker
+from controller.decisions.clients.clients import ClientExpiry, close_client, find_result, open_client
+from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
+from controller.decisions.configs import alter_configs
+from controller.decisions.partitions.alter_partition import alter_partitions
+from controller.decisions.partitions.balance import LeaderBalance
+from controller.decisions.partitions.leader_elections import elect_leaders
+from controller.decisions.partitions.partitions import create_partitions
+from controller.decisions.partitions.reassignment import alter_reassignments, list_reassignments
+from controller.decisions.partitions.topics import create_topics, delete_topics
+from controller.decisions.quorum.features import update_features
+from controller.decisions.quorum.membership import Look, Membership, controller_ids
+from controller.decisions.quorum.transfer import decide_transfer
+from controller.rules.fencing import fence
 from controller.settings import ControllerSettings
-from controller.state import ControllerState
-from controller.topics import create_topics, delete_topics
-from controller.transfer import decide_transfer
+from controller.state.absences import Absences
+from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
+from controller.state.epoch_floor import EpochFloor
+from controller.state.gone import Gone
+from controller.state.lag_watch import LagWatch
+from controller.state.sessions import SessionTracker
+from controller.state.state import ControllerState
+from controller.visibility.lao import LaoTracker
+from controller.visibility.progress import ProgressPolicy
+from controller.visibility.read_leases import ReadLeases
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata import versions
@@ -252,7 +258,7 @@ class ActiveController:
         return True
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """There is evidence that the process of a registration has ended: see :mod:`controller.gone`."""
+        """There is evidence that the process of a registration has ended: see :mod:`controller.state.gone`."""
         if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(self.state):
             self.state.gone.found(broker_id, broker_epoch, now)
 

@@ -10,11 +10,11 @@ from dataclasses import fields, replace
 
 import structlog
 
-from controller.service import ControllerService
+from controller.disk.space import effective_reserve_bytes
+from controller.service.service import ControllerService
+from controller.service.status import describe_quorum, known_brokers, ready, status
+from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
-from controller.space import effective_reserve_bytes
-from controller.status import describe_quorum, known_brokers, ready, status
-from controller.unary_reply import answer
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
 from raftlog.config.node import NodeConfig

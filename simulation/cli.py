@@ -12,7 +12,7 @@ import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit
-from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
+from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +59,7 @@ def simulate(
     from simulation.checks.api import Checker
     from simulation.checks.suite import all_checkers
     from simulation.report import as_dict, failure_report
-    from simulation.swarm import SwarmConfig
+    from simulation.swarm.config import SwarmConfig
     from simulation.verbose import Verbose
     from simulation.world import run_swarm
 

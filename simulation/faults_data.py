@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raftlog.transport.api import Conversation
 from simulation.faults_links import cut_for, duration_s
 from simulation.hosts import BrokerHost
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.world import World

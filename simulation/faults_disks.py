@@ -11,10 +11,10 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from simulation.disk import Place, SimDisk
-from simulation.disk_hardware import Operation
 from simulation.hosts import ControllerHost
-from simulation.loop import host_context
+from simulation.twins.disk import Place, SimDisk
+from simulation.twins.disk_hardware import Operation
+from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.world import World

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.transport.api import Conversation
 from simulation.hosts import BrokerHost, ControllerHost
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.world import World

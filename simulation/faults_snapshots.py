@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raftlog.transport.api import Conversation
 from simulation.faults_links import both, cut_for
 from simulation.faults_nodes import start_again
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.world import World

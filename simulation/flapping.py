@@ -22,8 +22,8 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.hosts import ControllerHost
-from simulation.loop import run
-from simulation.swarm import SwarmConfig, draw_freely
+from simulation.swarm.config import SwarmConfig, draw_freely
+from simulation.twins.loop import run
 from simulation.world import Outcome, World
 
 SETTLE_S = 20.0

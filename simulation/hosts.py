@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.lifecycle import Exit
-from broker.seeking import seek_id
-from broker.service import BrokerService
+from broker.registration.lifecycle import Exit
+from broker.registration.seeking import seek_id
+from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
@@ -21,10 +21,10 @@ from raftlog.metadata.entities import Process
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
-from simulation.disk import SimDisk
-from simulation.loop import HostDiedError, host_context
-from simulation.network import SimNetwork
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import HostDiedError, host_context
+from simulation.twins.network import SimNetwork
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
 
 START_OF_TIME_MS = 1_700_000_000_000

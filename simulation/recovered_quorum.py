@@ -12,8 +12,8 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.storage.api import NodeIdentity
-from raftlog.storage.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -21,10 +21,10 @@ from simulation import faults_disks
 from simulation.checks.api import CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.checks.recovered import checkers_after, generation_of
 from simulation.faults_voters import end_roll
 from simulation.hosts import START_OF_TIME_MS, ControllerHost
-from simulation.loop import host_context
+from simulation.recovered_check import checkers_after, generation_of
+from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
     from simulation.checks.api import Checker

@@ -26,9 +26,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation import faults_data
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.hosts import BrokerHost
-from simulation.loop import run
-from simulation.network_faults import LinkFaults
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import run
+from simulation.twins.network_faults import LinkFaults
 from simulation.world import Outcome, World
 
 CONFIG = SwarmConfig(voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000)

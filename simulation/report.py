@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import Outcome
 
 

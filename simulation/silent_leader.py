@@ -17,7 +17,7 @@ from typing_extensions import override
 from simulation.checks.api import CheckFailedError
 from simulation.flapping import SETTLE_S, FlappingWorld, Needless, live
 from simulation.hosts import ControllerHost
-from simulation.swarm import SwarmConfig, draw_freely
+from simulation.swarm.config import SwarmConfig, draw_freely
 from simulation.world import Outcome
 
 TIMEOUT_MS = 1000

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from raftlog.cli.interrupts import INTERRUPTED, run_interruptible
-from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 from simulation.cli import silence
-from simulation.fault_list import FAULTS
 from simulation.report import as_dict, command, failure_report
 from simulation.shrink import shrink
+from simulation.swarm.faults import FAULTS
+from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 from simulation.world import run_swarm
 
 SEEDS_PER_TASK = 5

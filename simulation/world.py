@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from broker.partition.settings import PartitionSettings
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import versions
@@ -40,17 +40,17 @@ from simulation import (
     last_reads,
     recovered_quorum,
 )
-from simulation.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.checks.suite import all_checkers
-from simulation.fault_list import FAULTS
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
-from simulation.loop import host_context, run
-from simulation.network import NetworkParams, SimNetwork
-from simulation.network_faults import LinkFaults
-from simulation.partition_disk import SimPartitionDisk
-from simulation.swarm import SwarmConfig, draw
+from simulation.swarm.config import SwarmConfig, draw
+from simulation.swarm.faults import FAULTS
+from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
+from simulation.twins.loop import host_context, run
+from simulation.twins.network import NetworkParams, SimNetwork
+from simulation.twins.network_faults import LinkFaults
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
 from simulation.workload import Workload
 

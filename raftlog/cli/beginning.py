@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
-from raftlog.config import NodeConfig
+from raftlog.config import NodeConfig, load_config
 from raftlog.config.fields import parse_voter
+from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION
 from raftlog.storage.bootstrap_file import Bootstrap
@@ -84,3 +86,23 @@ def _level(release_version: int | None) -> int:
             f"--release-version: {MIN_METADATA_VERSION} to {LATEST_METADATA_VERSION}, not {release_version}"
         )
     return release_version
+
+
+def identity_asked(
+    config: Path | None, flags: list[str], directory: Path | None, cluster_id: str, node_id: int | None
+) -> tuple[Path, str, int]:
+    """What to format, from a configuration (of the environment, too) or from the three options, never from both."""
+    options_given = directory is not None or cluster_id or node_id is not None
+    if config is None and not flags and (options_given or not environment_configures()):
+        missing = [
+            option
+            for option, value in (("--directory", directory), ("--cluster-id", cluster_id), ("--node-id", node_id))
+            if value in (None, "")
+        ]
+        if directory is None or not cluster_id or node_id is None:
+            raise ConfigError(f"give --config FILE, or {', '.join(missing)}, or set RAFTLOG_... variables")
+        return directory, cluster_id, node_id
+    if options_given:
+        raise ConfigError("give either a configuration or --directory, --cluster-id and --node-id, not both")
+    loaded = load_config(config, flags=flags)
+    return loaded.directory, loaded.cluster_id, loaded.node_id

@@ -18,7 +18,7 @@ from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raftlog.storage.unsafe_recovery import Survivor
+    from raftlog.recovery.unsafe_recovery import Survivor
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped node.")]
 
@@ -68,7 +68,7 @@ def recover(
       raftlog storage recover /var/lib/raftlog
       raftlog storage recover /var/lib/raftlog --unsafe --reason "racks A and B burnt down"
     """
-    from raftlog.storage.unsafe_recovery import examine, recover_unsafely
+    from raftlog.recovery.unsafe_recovery import examine, recover_unsafely
 
     if endpoint:
         _check_endpoint(endpoint)
@@ -181,9 +181,8 @@ def restore_(
       raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
       raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
     """
-    from raftlog.cli.beginning import beginning
-    from raftlog.cli.storage import identity_asked
-    from raftlog.storage.restore import restore
+    from raftlog.cli.beginning import beginning, identity_asked
+    from raftlog.recovery.restore import restore
 
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
     if node < 0:

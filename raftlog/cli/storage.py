@@ -100,7 +100,7 @@ def format_(
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
       raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
-    from raftlog.cli.beginning import beginning
+    from raftlog.cli.beginning import beginning, identity_asked
     from raftlog.storage.api import NO_NODE_ID, NodeIdentity
     from raftlog.storage.meta_file import format_storage
 
@@ -164,38 +164,12 @@ def info(
         print_table(("", ""), [(name.replace("_", " "), value) for name, value in document.items()])
 
 
-def identity_asked(
-    config: Path | None, flags: list[str], directory: Path | None, cluster_id: str, node_id: int | None
-) -> tuple[Path, str, int]:
-    """What to format, from a configuration (of the environment, too) or from the three options, never from both."""
-    options_given = directory is not None or cluster_id or node_id is not None
-    if config is None and not flags and (options_given or not _environment_configures()):
-        missing = [
-            option
-            for option, value in (("--directory", directory), ("--cluster-id", cluster_id), ("--node-id", node_id))
-            if value in (None, "")
-        ]
-        if directory is None or not cluster_id or node_id is None:
-            raise ConfigError(f"give --config FILE, or {', '.join(missing)}, or set RAFTLOG_... variables")
-        return directory, cluster_id, node_id
-    if options_given:
-        raise ConfigError("give either a configuration or --directory, --cluster-id and --node-id, not both")
-    from raftlog.config import load_config
-
-    loaded = load_config(config, flags=flags)
-    return loaded.directory, loaded.cluster_id, loaded.node_id
-
-
-def _environment_configures() -> bool:
-    from raftlog.config.sources import environment_configures
-
-    return environment_configures()
-
-
 def _directory_asked(config: Path | None, flags: list[str], directory: Path | None) -> Path:
     if directory is not None:
         return directory
-    if config is None and not flags and not _environment_configures():
+    from raftlog.config.sources import environment_configures
+
+    if config is None and not flags and not environment_configures():
         raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
     from raftlog.config import load_config
 

@@ -11,8 +11,8 @@ from raftlog.cli.session import tls_of_environment
 from raftlog.client.snapshot_footer import fetch_state_hash
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.segments.manifest import StateHash
-from raftlog.snapshot_file import SnapshotVerifier
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Transport
 

@@ -1,4 +1,4 @@
-"""A backup: the newest committed state of a running cluster, as one snapshot file (raftlog/snapshot_file.py).
+"""A backup: the newest committed state of a running cluster, as one snapshot file (raftlog/metadata/snapshot_file.py).
 
 The state is made from the log as any reader makes it, from its beginning or from the snapshot that it begins with, so that writes
 go on meanwhile. The file is written under another name, read back and checked against the state's hash, and only then gets its name.
@@ -17,7 +17,7 @@ from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode, St
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import SnapshotLoader, header_of, load, pieces
-from raftlog.snapshot_file import SnapshotHeader
+from raftlog.metadata.snapshot_file import SnapshotHeader
 
 ATTEMPTS = 5
 """The log may be dropped below what is being read, and the node may die: then it is begun anew, so often."""

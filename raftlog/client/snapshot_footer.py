@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from raftlog.client.snapshot_fetch import NO_EPOCH
-from raftlog.snapshot_file import read_footer
+from raftlog.metadata.snapshot_file import read_footer
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb

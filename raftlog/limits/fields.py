@@ -77,25 +77,27 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},
     controller.CreateTopicsRequest: {"topics": MANY},
     controller.CreatableTopic: {
-        "name": ByHandler(249, "controller.topics checks it, with an error for each topic"),
+        "name": ByHandler(249, "controller.decisions.partitions.topics checks it, with an error for each topic"),
         "assignments": MANY,
         "configs": Items(1_000),
     },
     controller.CreatableReplicaAssignment: {"broker_ids": REPLICAS},
     controller.ConfigEntry: {
         "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
-        "value": ByHandler(32_768, "controller.configs: config.value.max.bytes, printable"),
+        "value": ByHandler(32_768, "controller.decisions.configs: config.value.max.bytes, printable"),
     },
     controller.DeleteTopicsRequest: {"names": Items(100_000, TOPIC_NAME)},
-    # The hot path: everything in it is looked up or checked by controller.configs.
-    controller.IncrementalAlterConfigsRequest: {"resources": ByHandler(100_000, "controller.configs counts them")},
+    # The hot path: everything in it is looked up or checked by controller.decisions.configs.
+    controller.IncrementalAlterConfigsRequest: {
+        "resources": ByHandler(100_000, "controller.decisions.configs counts them")
+    },
     controller.AlterConfigsResource: {
-        "resource_name": ByHandler(249, "controller.configs: looked up, or 249 printable characters"),
-        "configs": ByHandler(1_000, "controller.configs: no key twice, so no more than there are keys"),
+        "resource_name": ByHandler(249, "controller.decisions.configs: looked up, or 249 printable characters"),
+        "configs": ByHandler(1_000, "controller.decisions.configs: no key twice, so no more than there are keys"),
     },
     controller.AlterableConfig: {
         "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
-        "value": ByHandler(32_768, "controller.configs: config.value.max.bytes, printable"),
+        "value": ByHandler(32_768, "controller.decisions.configs: config.value.max.bytes, printable"),
     },
     controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
     controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},
@@ -114,12 +116,14 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.ElectableTopic: {"name": TOPIC_NAME, "partition_indexes": MANY},
     controller.AlterHostnamesRequest: {"alterations": MANY},
     controller.HostnameAlteration: {
-        "hostname": ByHandler(255, "controller.hostnames: a host, or a mapping that is there and is to be deleted")
+        "hostname": ByHandler(
+            255, "controller.decisions.brokers.hostnames: a host, or a mapping that is there and is to be deleted"
+        )
     },
     controller.AlterExportCursorsRequest: {"alterations": MANY},
     controller.ExportCursorAlteration: {
-        "name": ByHandler(249, "controller.export_cursors checks it, with an error for each cursor"),
-        "target": ByHandler(1024, "controller.export_cursors: 1024 printable characters"),
+        "name": ByHandler(249, "controller.decisions.clients.export_cursors checks it, with an error for each cursor"),
+        "target": ByHandler(1024, "controller.decisions.clients.export_cursors: 1024 printable characters"),
     },
     controller.MetadataFetchRequest: {"cluster_id": CLUSTER_ID},
     # --- to a broker

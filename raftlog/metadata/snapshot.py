@@ -1,6 +1,6 @@
 """An image as the content of a snapshot, and back (KIP-630).
 
-Between a snapshot's header and footer (``raftlog.snapshot_file``) lie the image's entities, kind by kind and sorted by key, as
+Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) lie the image's entities, kind by kind and sorted by key, as
 the canonical bytes that the state hash is made of. Offset, epoch and timestamp stand in the header; what an image derives
 from its entities (indexes, counts) is derived again. The hash is summed up anew on both sides: a state that does not have
 the hash it claims is neither written nor taken.
@@ -42,8 +42,8 @@ from raftlog.metadata.entities import (
 )
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.metadata.records import RecordType, parse, record
+from raftlog.metadata.snapshot_file import SnapshotHeader, SnapshotVerifier, encode_footer, encode_header
 from raftlog.metadata.versions import metadata_version
-from raftlog.snapshot_file import SnapshotHeader, SnapshotVerifier, encode_footer, encode_header
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -24,9 +24,11 @@ from typing import Any, TypeVar
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.log_generation import generation_in
 from raftlog.logger import get_logger
+from raftlog.metadata.log_generation import generation_in
 from raftlog.metadata.records import UnknownRecordError, record
+from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.metadata.voters_log import voters_in
 from raftlog.observability.registry import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
@@ -37,11 +39,9 @@ from raftlog.replica.listener import ReplicaListener
 from raftlog.replica.peers import Peer, PeerAcceptor, PeerObserver, ReplyTo
 from raftlog.replica.snapshots import SnapshotWriter, fill
 from raftlog.replica.tail_cache import TailCache
-from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Transport
 from raftlog.voter import Voter, VotersAt
-from raftlog.voters_log import voters_in
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 

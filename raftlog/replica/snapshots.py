@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
-from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftlog.errors import FatalError, StorageError
-from raftlog.snapshot_file import SnapshotHeader
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.voter import VotersAt
 
 FORMAT_VERSION = 2

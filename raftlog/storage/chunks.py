@@ -10,9 +10,9 @@ import google_crc32c
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
-from raftlog.log_generation import generation_in
+from raftlog.metadata.log_generation import generation_in
+from raftlog.metadata.voters_log import voters_in
 from raftlog.voter import VotersAt
-from raftlog.voters_log import voters_in
 
 _PEEK = struct.Struct(">IIBBHIqi")
 """The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base offset, epoch."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.errors import CorruptLogError
-from raftlog.snapshot_file import SnapshotHeader
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan
 from raftlog.storage.layout import LogState

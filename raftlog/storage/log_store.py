@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.snapshot_file import SnapshotHeader
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import FORMAT_VERSION, AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from raftlog import snapshot_file
 from raftlog.durable import fsync_directory
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.logger import get_logger
-from raftlog.snapshot_file import SnapshotHeader
+from raftlog.metadata import snapshot_file
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.storage.private import DIRECTORY_MODE, private_opener
 

@@ -18,7 +18,7 @@ from replay.audit.steps import NO_LEADER, nobody
 
 RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000
-"""As the controller's: see controller/elections.py."""
+"""As the controller's: see controller/rules/elections.py."""
 _START, _STOP = 0, 1
 _PARTITION = ("topic_id", "topic_name", "partition_id")
 

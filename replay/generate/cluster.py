@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from controller.elections import MAX_REMOVALS, partitions_of, removals
-from controller.fencing import begin_shutdown, fence, take_leave, unfence
-from controller.hostnames import mapping_of
-from controller.leader_elections import elect, wants_preferred
-from controller.partition_change import NO_LEADER, RECOVERED, Assignment, Brokers, Election, next_state
+from controller.decisions.brokers.hostnames import mapping_of
+from controller.decisions.partitions.leader_elections import elect, wants_preferred
+from controller.rules.elections import MAX_REMOVALS, partitions_of, removals
+from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
+from controller.rules.partition_change import NO_LEADER, RECOVERED, Assignment, Brokers, Election, next_state
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import PartitionKey

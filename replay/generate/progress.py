@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.progress import ProgressPolicy
+from controller.visibility.progress import ProgressPolicy
 from raftlog.metadata.records import Record, record
 from replay.generate.log import GeneratedLog
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.assignments import new_partition, spread
-from controller.configs import config_record
+from controller.decisions.configs import config_record
+from controller.rules.assignments import new_partition, spread
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record

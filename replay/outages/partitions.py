@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from replay.outages.min_isr import with_min_isr
 from replay.outages.stretch import Stretch
-from replay.report.spells import merge_close, spells
+from replay.spells import merge_close, spells
 
 KEY = ["topic_id", "topic_name", "partition_id"]
 

@@ -14,7 +14,7 @@ from raftlog.metadata.records import RecordType
 from replay.entities import RESOURCE_TYPES
 from replay.outages.fencings import REGISTERED_ANEW, fencings, service
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING
-from replay.report.spells import spells
+from replay.spells import spells
 
 _COLUMNS = ("kind", "severity", "begins_ms", "ends_ms", "begins", "count", "text")
 _FLAP_GAP = "5 minutes"
@@ -111,7 +111,7 @@ def _leaderless(partitions: DataFrame) -> DataFrame:
 
 
 def short_isrs(partitions: DataFrame) -> DataFrame:
-    """From when to when a partition's ISR was smaller than its replicas: of :func:`replay.report.spells.spells`, with the column name."""
+    """From when to when a partition's ISR was smaller than its replicas: of :func:`replay.spells.spells`, with the column name."""
     short = sf.size("isr") < sf.size("replicas")
     return spells(_named(partitions), ["topic_id", "partition_id"], short, [sf.col("name")])
 

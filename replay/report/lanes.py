@@ -8,7 +8,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.entities import has_left
 from replay.report.axis import bucket_of, clip
 from replay.report.model import MAX_EXACT_SPANS, MAX_LANES, Axis, BrokerLane, BrokerSpan, ControllerSpan
-from replay.report.spells import merge_close
+from replay.spells import merge_close
 
 SERVING, LEAVING, STOPPED, FENCED, STARTING = "serving", "leaving", "stopped", "fenced", "starting"
 _EXACT_REIGNS = 400

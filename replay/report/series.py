@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from replay.report.axis import bucket_of, start_of
 from replay.report.model import MAX_TYPES, Axis, Growth, Level
-from replay.report.spells import highest_levels
+from replay.spells import highest_levels
 
 OTHER = "other"
 

@@ -17,7 +17,7 @@ from simulation.checks.golden import GoldenLog
 from simulation.checks.ledger import Ledger
 from simulation.checks.suite import all_checkers
 from simulation.hosts import CLUSTER_ID
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 INCREMENTS = 3

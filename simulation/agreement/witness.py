@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.snapshot_file import SnapshotVerifier
 from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, ControllerView
 

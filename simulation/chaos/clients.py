@@ -14,7 +14,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
 from simulation.checks.api import Operation
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.workload import Client, Workload
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import Any, Literal, Protocol
 
 from broker.partition.events import Effect as DataEffect
 from broker.partition.events import Event as DataEvent
-from broker.service import BrokerService
-from controller.service import ControllerService
+from broker.service.service import BrokerService
+from controller.service.service import ControllerService
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.errors import ApiError
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
-from simulation.disk import SimDisk
-from simulation.partition_disk import SimPartitionDisk
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.disk import SimDisk
+from simulation.twins.partition_disk import SimPartitionDisk
 
 OperationKind = Literal[
     "write_config", "read_config", "create_topic", "delete_topic", "ask_topic", "read_topics", "alter_partition", "admin",

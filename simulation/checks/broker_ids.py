@@ -22,7 +22,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from controller.hostnames import BY_HAND
+from controller.decisions.brokers.hostnames import BY_HAND
 from controller.settings import ControllerSettings
 from raftlog.metadata.entities import has_left
 from raftlog.metadata.hostnames import hostname_key

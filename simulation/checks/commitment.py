@@ -17,7 +17,7 @@ from raftlog.voter import Voter
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node
-from simulation.disk import SimDisk
+from simulation.twins.disk import SimDisk
 
 
 class Commitment(Checker):

@@ -32,7 +32,7 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.checks.replica_logs import ReplicaLog, ReplicaLogs, name_of
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.partition_disk import SimPartitionDisk
 
 ALL, LEADER = -1, 1
 RECOVERING = 1

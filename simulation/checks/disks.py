@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from simulation.checks.node_log import LogMatching
-from simulation.disk import SimDisk
+from simulation.twins.disk import SimDisk
 
 
 def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: int) -> bool:

@@ -31,7 +31,7 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.asked import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 CLOCK_SLACK = 1.15
 """How much longer its timeout may be by a true clock."""

@@ -14,8 +14,8 @@ import xxhash
 
 from raftlog import batch
 from raftlog.batch import BatchHeader
+from raftlog.metadata.voters_log import voters_in
 from raftlog.voter import VotersAt
-from raftlog.voters_log import voters_in
 from simulation.checks.api import CheckFailedError
 
 PARSED_MAX = 512

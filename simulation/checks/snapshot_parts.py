@@ -15,7 +15,7 @@ from raftlog.errors import ErrorCode
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.disk import SimDisk
+from simulation.twins.disk import SimDisk
 
 
 class SnapshotParts(Checker):

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.ledger import Ledger
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 KNOWN_WITHIN_S = 5.0
 """Two measurements, a Fetch, and a voter that was alive until just now."""

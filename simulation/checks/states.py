@@ -18,14 +18,14 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from raftlog.errors import FatalError
 from raftlog.metadata import snapshot
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.snapshot_file import SnapshotVerifier
 from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.contents import difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 
 KILLS = {"kill_controller": 1.0, "kill_all_controllers": 4.0, "kill_mid_write": 1.5}
 CUTS = {"isolate": 1.5, "partition": 2.0, "one_way": 2.0, "split": 3.0}

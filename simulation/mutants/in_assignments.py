@@ -16,7 +16,7 @@ MUTANTS = (
         "a reassignment is complete before the new replicas are in the ISR",
         (
             Edit(
-                "controller.partition_change:_completed",
+                "controller.rules.partition_change:_completed",
                 "not staying or not set(wanted.adding) <= set(members)",
                 "not staying",
             ),
@@ -28,7 +28,7 @@ MUTANTS = (
         "a replica that was being added stays in the ISR when that is cancelled",
         (
             Edit(
-                "controller.reassignment:_change",
+                "controller.decisions.partitions.reassignment:_change",
                 "[member for member in partition.isr if member in assignment.replicas]",
                 "list(partition.isr)",
             ),
@@ -40,7 +40,7 @@ MUTANTS = (
         "a cancellation keeps the new replicas instead of the old ones",
         (
             Edit(
-                "controller.reassignment:_decide",
+                "controller.decisions.partitions.reassignment:_decide",
                 "Assignment(assignment_of(partition).original, (), ())",
                 "Assignment(assignment_of(partition).target, (), ())",
             ),
@@ -52,7 +52,7 @@ MUTANTS = (
         "a second reassignment takes what the first one is adding for replicas there always were",
         (
             Edit(
-                "controller.reassignment:_reassign",
+                "controller.decisions.partitions.reassignment:_reassign",
                 "original = assignment_of(partition).original",
                 "original = partition.replicas",
             ),
@@ -64,7 +64,7 @@ MUTANTS = (
         "a replica outside the ISR leads though nobody has allowed it",
         (
             Edit(
-                "controller.elections:removal",
+                "controller.rules.elections:removal",
                 "not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)",
                 "not isr and not on_purpose",
             ),
@@ -77,7 +77,7 @@ MUTANTS = (
         "an unclean leader does not say that it is one",
         (
             Edit(
-                "controller.partition_change:next_state",
+                "controller.rules.partition_change:next_state",
                 "wanted, members, recovery_state = present, (leader,), RECOVERING",
                 "wanted, members = present, (leader,)",
             ),
@@ -90,12 +90,12 @@ MUTANTS = (
         "the preferred leader is elected though it is not in the ISR",
         (
             Edit(
-                "controller.partition_change:choose_leader",
+                "controller.rules.partition_change:choose_leader",
                 "replicas[0] in isr and active(replicas[0])",
                 "active(replicas[0])",
             ),
             Edit(
-                "controller.leader_elections:wants_preferred",
+                "controller.decisions.partitions.leader_elections:wants_preferred",
                 "first in partition.isr and brokers.active(first)",
                 "brokers.active(first)",
             ),
@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "last-member-leaves-isr",
         "the last member of an ISR is taken out of it",
-        (Edit("controller.partition_change:next_state", "members or partition.isr", "members"),),
+        (Edit("controller.rules.partition_change:next_state", "members or partition.isr", "members"),),
         MOVING,
         RESTARTS,
     ),

@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "repeatable-from-tip",
         "a repeatable read is answered from the newest image",
-        (Edit("broker.read_gate:ReadGate._find", "at_lao = view.repeatable", "at_lao = view.tip"),),
+        (Edit("broker.metadata.read_gate:ReadGate._find", "at_lao = view.repeatable", "at_lao = view.tip"),),
         SLOW,
         "slow links to brokers",
     ),
@@ -19,7 +19,7 @@ MUTANTS = (
         "a read does not wait for the offset that its client has seen",
         (
             Edit(
-                "broker.read_gate:ReadGate._wanted",
+                "broker.metadata.read_gate:ReadGate._wanted",
                 "return queue, options.at_least.offset",
                 "return queue, UNKNOWN",
             ),
@@ -33,11 +33,11 @@ MUTANTS = (
         "a broker that is fenced, or must think so, goes on serving",
         (
             Edit(
-                "broker.service:BrokerService.why_fenced",
+                "broker.service.service:BrokerService.why_fenced",
                 "if why := self._lifecycle.why_fenced(self._loop.time()):",
                 "if why := (not self._lifecycle.epoch >= 0 and 'not registered'):",
             ),
-            Edit("broker.view:View._note_membership", "if mine is None or mine.fenced:", "if mine is None:"),
+            Edit("broker.metadata.view:View._note_membership", "if mine is None or mine.fenced:", "if mine is None:"),
         ),
         BROKERS,
         "brokers cut off for longer than their session",
@@ -46,9 +46,9 @@ MUTANTS = (
         "listens-to-deposed",
         "a broker believes a controller of an older epoch than it has heard",
         (
-            Edit("broker.view:View.hear", "if controller_epoch < self.controller_epoch:", "if False:"),
+            Edit("broker.metadata.view:View.hear", "if controller_epoch < self.controller_epoch:", "if False:"),
             Edit(
-                "broker.follower:MetadataFollower._take",
+                "broker.metadata.follower:MetadataFollower._take",
                 "elif reply.controller_epoch < view.controller_epoch:",
                 "elif False:",
             ),
@@ -77,7 +77,7 @@ MUTANTS = (
         "topic Metadata gives the ISR for the replicas that are online",
         (
             Edit(
-                "broker.reads:_metadata_partition",
+                "broker.metadata.reads:_metadata_partition",
                 "for broker_id in partition.replicas if broker_id not in live_ids",
                 "for broker_id in partition.replicas if broker_id not in partition.isr",
             ),

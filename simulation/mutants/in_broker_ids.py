@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 
 DISKS = SwarmConfig(
     brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.3, safety_s=20.0, election_timeout_ms=200,
@@ -33,8 +33,12 @@ MUTANTS = (
         "generated-while-absent",
         "a newcomer gets a new id while one that holds replicas is absent",
         (
-            Edit("controller.broker_ids:_missing", "if free and not free[0].missing:", "if False:"),
-            Edit("controller.broker_ids:_missing", "if not free:", "if not free or not free[0].missing:"),
+            Edit("controller.decisions.brokers.broker_ids:_missing", "if free and not free[0].missing:", "if False:"),
+            Edit(
+                "controller.decisions.brokers.broker_ids:_missing",
+                "if not free:",
+                "if not free or not free[0].missing:",
+            ),
         ),
         ADOPTED,
         "newcomers, while a broker is away",
@@ -42,14 +46,14 @@ MUTANTS = (
     Mutant(
         "generated-within-session",
         "a newcomer does not wait until all who hold replicas were heard from",
-        (Edit("controller.broker_ids:_missing", "_check_all_heard(asking, reserved)", "pass"),),
+        (Edit("controller.decisions.brokers.broker_ids:_missing", "_check_all_heard(asking, reserved)", "pass"),),
         ADOPTED,
         "newcomers, while a broker is away",
     ),
     Mutant(
         "guesses-among-missing",
         "of several missing ids a newcomer is given the first",
-        (Edit("controller.broker_ids:_missing", "if len(free) > 1:", "if False:"),),
+        (Edit("controller.decisions.brokers.broker_ids:_missing", "if len(free) > 1:", "if False:"),),
         ADOPTED,
         "newcomers, while brokers are away",
         known=2,
@@ -59,7 +63,7 @@ MUTANTS = (
         "a broker whose disk was lost is not asked for its host",
         (
             Edit(
-                "controller.broker_ids:choose_broker_id",
+                "controller.decisions.brokers.broker_ids:choose_broker_id",
                 "_own(asking) or _of_host(asking, notes) or _missing(asking, notes)",
                 "_own(asking) or _missing(asking, notes)",
             ),
@@ -72,7 +76,7 @@ MUTANTS = (
         "a session that has not ended is taken for another process, and a broker on its own host gets a new id",
         (
             Edit(
-                "controller.broker_ids:_Asking.life",
+                "controller.decisions.brokers.broker_ids:_Asking.life",
                 "return _Life.ALIVE if heard else _Life.UNDECIDED",
                 "return _Life.ALIVE",
             ),
@@ -84,13 +88,19 @@ MUTANTS = (
     Mutant(
         "registration-unmapped",
         "a registration does not map its host",
-        (Edit("controller.hostnames:mapping_of", "return [_record(name, broker_id, BY_REGISTRATION)]", "return []"),),
+        (
+            Edit(
+                "controller.decisions.brokers.hostnames:mapping_of",
+                "return [_record(name, broker_id, BY_REGISTRATION)]",
+                "return []",
+            ),
+        ),
         DISKS,
     ),
     Mutant(
         "missing-at-once",
         "an id is missing as soon as its broker is down",
-        (Edit("controller.absences:Absences.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
+        (Edit("controller.state.absences:Absences.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
         NEWCOMERS,
         "newcomers, while a broker restarts",
         seeds=100,
@@ -101,7 +111,7 @@ MUTANTS = (
         "a generated id may be in use",
         (
             Edit(
-                "controller.broker_ids:_generated",
+                "controller.decisions.brokers.broker_ids:_generated",
                 "broker_id = max(above, default=floor) + 1",
                 "broker_id = floor + 1",
             ),

@@ -25,7 +25,7 @@ MUTANTS = (
         "a write is answered when it is proposed",
         (
             Edit(
-                "controller.parking:Parking.park",
+                "controller.service.parking:Parking.park",
                 "(self._reads if parked.round else self._writes).append(parked)",
                 "self._reads.append(parked) if parked.round else self._finish(parked)",
             ),
@@ -37,7 +37,7 @@ MUTANTS = (
         "an answer without records does not wait for the commit of what it was decided on",
         (
             Edit(
-                "controller.parking:Parking.release_reads",
+                "controller.service.parking:Parking.release_reads",
                 "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
                 "reads[0].round <= self._confirmed_round",
             ),
@@ -50,7 +50,7 @@ MUTANTS = (
         "an answer without records does not wait until it is certain that this node leads still",
         (
             Edit(
-                "controller.parking:Parking.release_reads",
+                "controller.service.parking:Parking.release_reads",
                 "reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark",
                 "reads[0].offset < self._high_watermark",
             ),
@@ -65,7 +65,7 @@ MUTANTS = (
         "a write whose fate is open when the leadership is lost is called failed",
         (
             Edit(
-                "controller.service:ControllerService._give_up",
+                "controller.service.service:ControllerService._give_up",
                 "outcome_unknown=parked.is_write",
                 "outcome_unknown=False",
             ),
@@ -79,7 +79,7 @@ MUTANTS = (
         "who loses the leadership keeps the pending image as its committed one",
         (
             Edit(
-                "controller.service:ControllerService.lost_leadership",
+                "controller.service.service:ControllerService.lost_leadership",
                 "leadership, self.leadership = self.leadership, None",
                 "leadership, self.leadership = self.leadership, None\n"
                 "        if leadership is not None and leadership.active is not None:\n"
@@ -94,7 +94,7 @@ MUTANTS = (
         "a new leader decides without what the inherited tail has changed",
         (
             Edit(
-                "controller.image_loader:fold_slice",
+                "controller.service.image_loader:fold_slice",
                 "builder.apply_decoded(header, records)",
                 "builder.offset, builder.epoch = header.last_offset, header.epoch",
             ),
@@ -107,7 +107,7 @@ MUTANTS = (
         "the committed image is the newest one proposed",
         (
             Edit(
-                "controller.leadership:Leadership.committed",
+                "controller.service.leadership:Leadership.committed",
                 "while self._images and self._images[0][0] <= high_watermark:",
                 "while self._images:",
             ),
@@ -120,7 +120,7 @@ MUTANTS = (
         "a write is called visible before every broker was told",
         (
             Edit(
-                "controller.parking:Parking.visibility",
+                "controller.service.parking:Parking.visibility",
                 "(self._visible, min_told)",
                 "(self._visible, lowest_acknowledged_offset)",
             ),
@@ -134,12 +134,12 @@ MUTANTS = (
         "what a former incarnation of a broker reports counts for the one that is registered now",
         (
             Edit(
-                "controller.state:ControllerState.check_broker_epoch",
+                "controller.state.state:ControllerState.check_broker_epoch",
                 "broker is None or broker.epoch != broker_epoch",
                 "broker is None",
             ),
             Edit(
-                "controller.lao:LaoTracker.report",
+                "controller.visibility.lao:LaoTracker.report",
                 "self._registrations.get((broker_id, broker_epoch))",
                 "self._current.get(broker_id)",
             ),
@@ -189,13 +189,13 @@ MUTANTS = (
         "a leader changes the voter set before it has committed in its epoch (the defect that KIP-853 avoids)",
         (
             Edit(
-                "controller.membership:Membership._changeable",
+                "controller.decisions.quorum.membership:Membership._changeable",
                 "state.committed.offset < self._epoch_start_offset",
                 "False",
             ),
             Edit("raftlog.quorum.membership:obstacle", "if node.high_watermark <= start_offset:", "if False:"),
             Edit(
-                "controller.service:ControllerService._decide_all",
+                "controller.service.service:ControllerService._decide_all",
                 "allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS",
                 "allowed = MAX_UNCOMMITTED_CHUNKS",
             ),
@@ -209,7 +209,7 @@ MUTANTS = (
         "a numbered write of a client that is not open is executed",
         (
             Edit(
-                "controller.clients:find_result",
+                "controller.decisions.clients.clients:find_result",
                 "if client is None:",
                 "if client is None:\n        return None\n    if False:",
             ),

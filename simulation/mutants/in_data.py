@@ -17,7 +17,7 @@ MUTANTS = (
         "the controller takes a replica into an ISR by a broker epoch that is over (KIP-903's race)",
         (
             Edit(
-                "controller.alter_partition:_ineligible",
+                "controller.decisions.partitions.alter_partition:_ineligible",
                 "member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH)",
                 "False",
             ),

@@ -8,7 +8,7 @@ from simulation.mutants.configs import BROKERS, SLOW, UNFENCING
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
-ADVANCE = "controller.lao:LaoTracker._advance"
+ADVANCE = "controller.visibility.lao:LaoTracker._advance"
 LOWEST = "self._by_applied[0][0]"
 
 MUTANTS = (
@@ -24,7 +24,7 @@ MUTANTS = (
         "what is on its way to a broker counts as applied there",
         (
             Edit(
-                "controller.service:ControllerService.report",
+                "controller.service.service:ControllerService.report",
                 "fetch.applied_offset",
                 "max(fetch.applied_offset, self._high_watermark - 1)",
             ),
@@ -35,7 +35,13 @@ MUTANTS = (
     Mutant(
         "lao-from-uncommitted",
         "reports above what this controller knows as committed count",
-        (Edit("controller.lao:LaoTracker.report", "if max(applied, told) < self._high_watermark:", "if True:"),),
+        (
+            Edit(
+                "controller.visibility.lao:LaoTracker.report",
+                "if max(applied, told) < self._high_watermark:",
+                "if True:",
+            ),
+        ),
         BROKERS,
         "failovers",
     ),
@@ -49,7 +55,7 @@ MUTANTS = (
                 "self._floor = max(self._floor, next((a for a, _, _ in self._by_applied if a >= 0), -1))",
             ),
             Edit(
-                "controller.lao:LaoTracker.lao",
+                "controller.visibility.lao:LaoTracker.lao",
                 "return -1 if self._off or silent or self._level_is_zero else self._floor",
                 "return self._floor",
             ),
@@ -60,7 +66,7 @@ MUTANTS = (
     Mutant(
         "reports-of-other-epochs",
         "reports made to another controller count",
-        (Edit("controller.lao:LaoTracker.report", "controller_epoch != self.epoch or ", ""),),
+        (Edit("controller.visibility.lao:LaoTracker.report", "controller_epoch != self.epoch or ", ""),),
         replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
         "failovers",
         known=48,
@@ -70,7 +76,7 @@ MUTANTS = (
         "a broker does not count any more as soon as its fencing is proposed",
         (
             Edit(
-                "controller.lao:LaoTracker._set_fenced",
+                "controller.visibility.lao:LaoTracker._set_fenced",
                 "            broker.leaves_at = batch_end\n            self._leaving.append((batch_end, broker))",
                 "            broker.member = False\n"
                 "            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n"
@@ -92,7 +98,7 @@ MUTANTS = (
         "a broker is unfenced whatever it has applied, above its own registration",
         (
             Edit(
-                "controller.lao:LaoTracker.may_join",
+                "controller.visibility.lao:LaoTracker.may_join",
                 "if broker.applied < max(self._floor, self.epoch_start_offset):",
                 "if False:",
             ),
@@ -105,7 +111,7 @@ MUTANTS = (
         "a broker is unfenced as soon as it has applied the first record of the epoch",
         (
             Edit(
-                "controller.lao:LaoTracker.may_join",
+                "controller.visibility.lao:LaoTracker.may_join",
                 "max(self._floor, self.epoch_start_offset)",
                 "self.epoch_start_offset",
             ),
@@ -127,14 +133,20 @@ MUTANTS = (
     Mutant(
         "joins-below-epoch-start",
         "a broker is unfenced below the first record of the epoch, while LAO is not known",
-        (Edit("controller.lao:LaoTracker.may_join", "max(self._floor, self.epoch_start_offset)", "self._floor"),),
+        (
+            Edit(
+                "controller.visibility.lao:LaoTracker.may_join",
+                "max(self._floor, self.epoch_start_offset)",
+                "self._floor",
+            ),
+        ),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
     ),
     Mutant(
         "told-of-former-epoch",
         "what an earlier controller told a broker counts after it was unfenced by another",
-        (Edit("broker.view:View.repeatable", "self._told_epoch < self._unfenced_epoch or ", ""),),
+        (Edit("broker.metadata.view:View.repeatable", "self._told_epoch < self._unfenced_epoch or ", ""),),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
     ),
@@ -143,7 +155,7 @@ MUTANTS = (
         "who is unfenced in the inherited tail does not count",
         (
             Edit(
-                "controller.lao:LaoTracker._set_fenced",
+                "controller.visibility.lao:LaoTracker._set_fenced",
                 "        if not fenced:\n",
                 "        if 0 <= batch_end <= self.epoch_start_offset:\n            return\n        if not fenced:\n",
             ),
@@ -156,7 +168,7 @@ MUTANTS = (
         "with no broker to wait for, LAO is all that is committed",
         (
             Edit(
-                "controller.lao:LaoTracker.lao",
+                "controller.visibility.lao:LaoTracker.lao",
                 "return -1 if self._off or silent or self._level_is_zero else self._floor",
                 "return self._high_watermark - 1 if not self._by_applied else -1 if self._by_applied[0][0] < 0 else self._floor",
             ),
@@ -169,7 +181,7 @@ MUTANTS = (
         "a broker in controlled shutdown does not count any more, though it goes on serving reads",
         (
             Edit(
-                "controller.lao:LaoTracker._membership_changed",
+                "controller.visibility.lao:LaoTracker._membership_changed",
                 '            if message.HasField("fenced"):\n'
                 "                self._set_fenced(broker, message.fenced, batch_end)",
                 '            if message.HasField("fenced") or message.in_controlled_shutdown:\n'

@@ -10,7 +10,13 @@ MUTANTS = (
     Mutant(
         "self-fencing-off",
         "a broker that reaches no controller never fences itself",
-        (Edit("broker.lifecycle:Lifecycle.self_fenced", "silent = self._heartbeats and", "silent = False and"),),
+        (
+            Edit(
+                "broker.registration.lifecycle:Lifecycle.self_fenced",
+                "silent = self._heartbeats and",
+                "silent = False and",
+            ),
+        ),
         LIVES,
         "brokers that sleep, or are cut off, for longer than their timeout",
         known=19,
@@ -18,7 +24,13 @@ MUTANTS = (
     Mutant(
         "unfenced-at-registration",
         "a broker counts from its registration on, whatever it has applied",
-        (Edit("controller.registration:register_broker", "epoch, fenced=True,", "epoch, fenced=False,"),),
+        (
+            Edit(
+                "controller.decisions.brokers.registration:register_broker",
+                "epoch, fenced=True,",
+                "epoch, fenced=False,",
+            ),
+        ),
         LIVES,
     ),
     Mutant(
@@ -47,7 +59,9 @@ MUTANTS = (
         "a broker whose connection broke is taken for dead, whatever its listener says",
         (
             Edit(
-                "controller.broker_probes:BrokerProbes._find_out", "await self._probe(broker) is Probe.REFUSED", "True"
+                "controller.service.broker_probes:BrokerProbes._find_out",
+                "await self._probe(broker) is Probe.REFUSED",
+                "True",
             ),
         ),
         DYING,
@@ -56,7 +70,7 @@ MUTANTS = (
     Mutant(
         "gone-under-lease",
         "a broker that seems to be gone is fenced though it may hold a lease for strict reads",
-        (Edit("controller.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"),),
+        (Edit("controller.state.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"),),
         REFUSED,
         "a firewall that refuses in a broker's name, strict reads",
         known=6,
@@ -64,7 +78,7 @@ MUTANTS = (
     Mutant(
         "leave-keeps-session",
         "a leave does not end the session",
-        (Edit("controller.heartbeats:_leave", "        state.forget(broker.id)\n", ""),),
+        (Edit("controller.decisions.brokers.heartbeats:_leave", "        state.forget(broker.id)\n", ""),),
         LEAVES,
         "brokers that leave, and others under their ids",
     ),
@@ -80,7 +94,7 @@ MUTANTS = (
         "a broker reads at a LAO that it was told before heartbeats came into force",
         (
             Edit(
-                "broker.view:View.repeatable",
+                "broker.metadata.view:View.repeatable",
                 "if not self.heartbeats or self._told < self._heartbeats_from:",
                 "if False:",
             ),
@@ -93,7 +107,7 @@ MUTANTS = (
         "without heartbeats a broker counts again though it does not know that it was fenced",
         (
             Edit(
-                "controller.lao:LaoTracker.may_join",
+                "controller.visibility.lao:LaoTracker.may_join",
                 "return broker.epoch > self._off_from or broker.applied >= self._off_from",
                 "return True",
             ),

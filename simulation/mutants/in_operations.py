@@ -12,7 +12,7 @@ MUTANTS = (
         "a broker that is unregistered stays in ISRs and leads on",
         (
             Edit(
-                "controller.registration:unregister_broker",
+                "controller.decisions.brokers.registration:unregister_broker",
                 "records = removals(state.pending, broker.id)",
                 "records = []",
             ),
@@ -25,7 +25,7 @@ MUTANTS = (
         "metadata.version is lowered although export cursors are set",
         (
             Edit(
-                "controller.downgrade:left_behind",
+                "controller.decisions.quorum.downgrade:left_behind",
                 "if level < _EXPORT_CURSORS and len(image.export_cursors):",
                 "if False:",
             ),
@@ -52,7 +52,7 @@ MUTANTS = (
         "metadata.version is lowered although brokers have causes that programs of that level do not know",
         (
             Edit(
-                "controller.features:_told_in_words",
+                "controller.decisions.quorum.features:_told_in_words",
                 "return [without_cause(broker) for broker in brokers if said_cause(broker)]",
                 "return []",
             ),
@@ -63,14 +63,14 @@ MUTANTS = (
     Mutant(
         "raised-beside-old-brokers",
         "metadata.version is raised whatever the registered brokers know",
-        (Edit("controller.features:_brokers_against", "if not low <= level <= high:", "if False:"),),
+        (Edit("controller.decisions.quorum.features:_brokers_against", "if not low <= level <= high:", "if False:"),),
         BUILDS,
         "brokers of two builds",
     ),
     Mutant(
         "raised-beside-old-voters",
         "metadata.version is raised whatever the voters know",
-        (Edit("controller.features:_voters_against", "elif known < level:", "elif False:"),),
+        (Edit("controller.decisions.quorum.features:_voters_against", "elif known < level:", "elif False:"),),
         BUILDS,
         "controllers of two builds",
         known=1,
@@ -80,7 +80,7 @@ MUTANTS = (
         "a broker is registered that does not know the level of the cluster",
         (
             Edit(
-                "controller.registration:_check_features",
+                "controller.decisions.brokers.registration:_check_features",
                 "if feature is None or not feature.min_supported_version <= level <= feature.max_supported_version:",
                 "if False:",
             ),
@@ -94,7 +94,7 @@ MUTANTS = (
         "export cursors are set whatever metadata.version is",
         (
             Edit(
-                "controller.export_cursors:_check_supported",
+                "controller.decisions.clients.export_cursors:_check_supported",
                 "if not supports_export_cursors(view.features):",
                 "if False:",
             ),
@@ -108,7 +108,7 @@ MUTANTS = (
         "a host that somebody has mapped to the id of a broker from elsewhere does not get it",
         (
             Edit(
-                "controller.broker_ids:_of_host",
+                "controller.decisions.brokers.broker_ids:_of_host",
                 "by_hand = mapping.reason != BY_REGISTRATION and",
                 "by_hand = False and",
             ),
@@ -122,7 +122,7 @@ MUTANTS = (
         "an id that somebody has kept for a host is given to another one",
         (
             Edit(
-                "controller.broker_ids:_missing",
+                "controller.decisions.brokers.broker_ids:_missing",
                 "if mapping.reason != BY_REGISTRATION and name != asking.host",
                 "if False",
             ),
@@ -136,7 +136,7 @@ MUTANTS = (
         "a voter that moves is the only one left in the set",
         (
             Edit(
-                "controller.membership:Membership.update",
+                "controller.decisions.quorum.membership:Membership.update",
                 "VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters",
                 "VoterEntry(v.id, v.directory_id, request.endpoint) for v in voters if v is old",
             ),
@@ -149,7 +149,7 @@ MUTANTS = (
         "a leader does not count the other voters whose disks are below their reserve",
         (
             Edit(
-                "controller.space:SpaceWatch.judge",
+                "controller.disk.space:SpaceWatch.judge",
                 "if (self.low if replica.node_id == node_id else replica.low_on_space)",
                 "if replica.node_id == node_id and self.low",
             ),
@@ -171,7 +171,7 @@ MUTANTS = (
         "a controller decides in one turn whatever waits",
         (
             Edit(
-                "controller.service:ControllerService._decide_all",
+                "controller.service.service:ControllerService._decide_all",
                 "and self._stopwatch() - begun < MAX_TURN_S",
                 "and self._stopwatch() >= begun",
             ),

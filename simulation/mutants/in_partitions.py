@@ -16,7 +16,7 @@ MUTANTS = (
         "a replica enters an ISR under the broker epoch of a former incarnation (KIP-903)",
         (
             Edit(
-                "controller.alter_partition:_ineligible",
+                "controller.decisions.partitions.alter_partition:_ineligible",
                 "member.broker_epoch != broker.epoch and",
                 "False and",
             ),
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "isr-of-fenced",
         "a fenced broker may be taken into an ISR",
-        (Edit("controller.alter_partition:_ineligible", "if broker.fenced:", "if False:"),),
+        (Edit("controller.decisions.partitions.alter_partition:_ineligible", "if broker.fenced:", "if False:"),),
         REPLICAS,
         RESTARTS,
     ),
@@ -65,7 +65,7 @@ MUTANTS = (
         "a new incarnation keeps the places of the one before it in ISRs",
         (
             Edit(
-                "controller.registration:register_broker",
+                "controller.decisions.brokers.registration:register_broker",
                 "records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))",
                 "pass",
             ),
@@ -78,7 +78,7 @@ MUTANTS = (
         "a broker whose session has ended stays in ISRs and leads on",
         (
             Edit(
-                "controller.fencing:fence",
+                "controller.rules.fencing:fence",
                 "[change, *removals(view, broker.id, limit=MAX_REMOVALS)]",
                 "[change]",
             ),
@@ -91,7 +91,7 @@ MUTANTS = (
         "a leader is chosen among all replicas that live",
         (
             Edit(
-                "controller.partition_change:choose_leader",
+                "controller.rules.partition_change:choose_leader",
                 "if replica in isr and active(replica)",
                 "if active(replica)",
             ),

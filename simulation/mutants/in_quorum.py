@@ -216,7 +216,9 @@ MUTANTS = (
                 "if not start:\n            self.propose(chunk, start, start + 1, effect.epoch)",
             ),
             Edit(
-                "controller.leadership:Leadership.claim", "not arrived or end <= self.epoch_start_offset", "not arrived"
+                "controller.service.leadership:Leadership.claim",
+                "not arrived or end <= self.epoch_start_offset",
+                "not arrived",
             ),
         ),
         ELECTIONS,
@@ -272,7 +274,7 @@ MUTANTS = (
         "a voter set may follow another that is not committed",
         (
             Edit(
-                "controller.membership:Membership._changeable",
+                "controller.decisions.quorum.membership:Membership._changeable",
                 "if named is not None and named.offset > state.committed.offset:",
                 "if False:",
             ),

@@ -8,7 +8,7 @@ from simulation.mutants.configs import STRICT
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
-ENDS_AT = "controller.read_leases:ReadLeases.ends_at"
+ENDS_AT = "controller.visibility.read_leases:ReadLeases.ends_at"
 
 MUTANTS = (
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         "a lease is given, or renewed, without a confirmed round: also by a controller that leads no more",
         (
             Edit(
-                "controller.service:ControllerService._decide_all",
+                "controller.service.service:ControllerService._decide_all",
                 "            else:\n                reads.append(parked)",
                 "            elif waiting.request.HasField('broker_heartbeat'):\n"
                 "                appended.append(parked)\n"
@@ -59,7 +59,7 @@ MUTANTS = (
         "a lease runs from when its reply has come",
         (
             Edit(
-                "broker.membership:Membership._heartbeat_answered",
+                "broker.registration.membership:Membership._heartbeat_answered",
                 "self._lease.answered(lifecycle.sent_at, ",
                 "self._lease.answered(now, ",
             ),
@@ -70,14 +70,14 @@ MUTANTS = (
     Mutant(
         "lease-without-margin",
         "a lease is as long as the session, though clocks drift",
-        (Edit("controller.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
+        (Edit("controller.visibility.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
         replace(STRICT, brokers=6, drift=0.1, session_timeout_ms=3000, safety_s=30.0, faults={"broker_behind": 0.7}),
         "brokers cut off, clocks that drift",
     ),
     Mutant(
         "strict-without-lease",
         "a strict read is answered like a repeatable one, whether or not there is a lease",
-        (Edit("broker.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
+        (Edit("broker.metadata.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
         STRICT,
         "brokers cut off for longer than their session",
         known=1,
@@ -86,8 +86,8 @@ MUTANTS = (
         "strict-below-applied",
         "a strict read does not wait until what is applied here is at LAO",
         (
-            Edit("broker.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
-            Edit("broker.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
+            Edit("broker.metadata.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
+            Edit("broker.metadata.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
         ),
         replace(STRICT, delay_min_ms=1.0, delay_mean_ms=20.0, faults={}),
         "slow links to brokers",
@@ -95,7 +95,13 @@ MUTANTS = (
     Mutant(
         "offered-when-applied",
         "a broker offers its clients what a feature level brings when it has applied the level itself",
-        (Edit("broker.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),),
+        (
+            Edit(
+                "broker.service.api_versions:ApiVersions.moved",
+                "image = self._view.repeatable",
+                "image = self._view.tip",
+            ),
+        ),
         replace(
             STRICT,
             release_version=2,

@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         "leader-epochs-not-raised",
         "after a recovery partitions are led on in the leader epochs that the recovered state has",
-        (Edit("controller.epoch_floor:EpochFloor.is_due", "return bool(", "return False and bool("),),
+        (Edit("controller.state.epoch_floor:EpochFloor.is_due", "return bool(", "return False and bool("),),
         RECOVERED,
         LOST,
     ),
@@ -21,7 +21,7 @@ MUTANTS = (
         "a controller goes by the generation that its disk was formatted with, whatever the log says",
         (
             Edit(
-                "controller.service:ControllerService.generation",
+                "controller.service.service:ControllerService.generation",
                 "return self.replica.generation",
                 "return self._store.identity.generation",
             ),
@@ -34,7 +34,7 @@ MUTANTS = (
         "a recovery does not begin another generation of the log",
         (
             Edit(
-                "raftlog.storage.unsafe_recovery:begin_anew",
+                "raftlog.recovery.unsafe_recovery:begin_anew",
                 "generation = max(identity.generation + 1, least_generation)",
                 "generation = max(identity.generation, least_generation)",
             ),
@@ -46,14 +46,14 @@ MUTANTS = (
     Mutant(
         "recovery-leaves-brokers-unfenced",
         "after a recovery brokers stay unfenced as the recovered state has them, and lead",
-        (Edit("controller.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"),),
+        (Edit("controller.state.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"),),
         RECOVERED,
         LOST,
     ),
     Mutant(
         "recovered-brokers-keep-image",
         "a broker that hears of another generation goes on with its image",
-        (Edit("broker.view:View.reset", "self._clear(generation)", "self.generation = generation"),),
+        (Edit("broker.metadata.view:View.reset", "self._clear(generation)", "self.generation = generation"),),
         RECOVERED,
         LOST,
         known=1,
@@ -63,7 +63,7 @@ MUTANTS = (
         "a recovered log goes on in the epoch that it ends with",
         (
             Edit(
-                "raftlog.storage.unsafe_recovery:begin_anew",
+                "raftlog.recovery.unsafe_recovery:begin_anew",
                 "epoch = _next_epoch(before)",
                 "epoch = max(before.epoch, before.last_epoch)",
             ),

@@ -24,7 +24,7 @@ MUTANTS = (
         "a snapshot is taken of the pending image",
         (
             Edit(
-                "controller.service:ControllerService._tick",
+                "controller.service.service:ControllerService._tick",
                 "lambda: self._committed.image",
                 "lambda: self._committed.image if self.leadership is None or self.leadership.active is None"
                 " else self.leadership.pending.snapshot()",
@@ -39,7 +39,7 @@ MUTANTS = (
         "the image stays what it was when a snapshot is installed",
         (
             Edit(
-                "controller.service:ControllerService._load_slice",
+                "controller.service.service:ControllerService._load_slice",
                 "self._committed.replace(image)",
                 "self._committed._builder.offset, self._committed._builder.epoch = image.offset, image.epoch",
             ),
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant(
         "cursors-ignored",
         "retention does not look at export cursors",
-        (Edit("controller.retention:judge", "log_start_offset <= one.end_offset < start.end_offset", "False"),),
+        (Edit("controller.disk.retention:judge", "log_start_offset <= one.end_offset < start.end_offset", "False"),),
         EXPORTS,
         "exports, a log that is cut",
     ),
@@ -144,7 +144,7 @@ MUTANTS = (
             Edit(
                 "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take", "or self._size not in (None, response.size)", ""
             ),
-            Edit("simulation.disk:_is_sound", "return ", "return True or "),
+            Edit("simulation.twins.disk:_is_sound", "return ", "return True or "),
         ),
         PARTS,
         LEFT_BEHIND + ", snapshots in parts",

@@ -11,7 +11,7 @@ from raftlog.errors import FatalError
 from raftlog.quorum.invariants import InvariantError
 from simulation.checks.api import Checker
 from simulation.mutants.edits import Edit, edited
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 CRASHES = "a defect: "

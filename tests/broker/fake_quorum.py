@@ -9,7 +9,7 @@ from typing import Any
 
 from broker_log import LogMaker
 
-from broker.service import BrokerService
+from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
@@ -18,8 +18,8 @@ from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
-from simulation.network import SimNetwork
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
 
 CLUSTER = "c-1"
 HOSTS = ("c1", "c2", "c3")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker_log import LogMaker
 
-from broker.api_versions import METADATA_KEY, ApiVersions
-from broker.view import View
+from broker.metadata.view import View
+from broker.service.api_versions import METADATA_KEY, ApiVersions
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7

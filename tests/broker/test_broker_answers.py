@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.requests import _send
+from broker.service.requests import _send
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.data.v1 import data_pb2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.directory import open_directory
+from broker.registration.directory import open_directory
 from broker.run import run_broker, settings_of
 from broker.settings import LifecycleSettings
 from raftlog.config import load_config

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from broker_log import LogMaker
 
-from broker.follower import FollowerEvents, MetadataFollower
+from broker.metadata.follower import FollowerEvents, MetadataFollower
+from broker.metadata.view import View
 from broker.settings import FollowerSettings
-from broker.view import View
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec
-from simulation.loop import run
+from simulation.twins.loop import run
 
 ME = 7
 CLUSTER = "c-1"

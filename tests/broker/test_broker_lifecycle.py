@@ -5,7 +5,7 @@ import random
 import pytest
 from broker_log import LogMaker
 
-from broker.lifecycle import NEVER, Heartbeat, Lifecycle, Register, State
+from broker.registration.lifecycle import NEVER, Heartbeat, Lifecycle, Register, State
 from broker.settings import LifecycleSettings
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from broker_log import LogMaker, topic_id
 
-from broker import reads
+from broker.metadata import reads
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import config_keys
 from raftlog.wire.broker.v1 import broker_pb2 as pb

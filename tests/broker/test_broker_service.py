@@ -7,8 +7,8 @@ import pytest
 from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
 from structlog.testing import capture_logs
 
+from broker.service.unary_reply import answer
 from broker.settings import LifecycleSettings
-from broker.unary_reply import answer
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash

@@ -5,7 +5,7 @@ from broker_log import LogMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.view import View
+from broker.metadata.view import View
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.fold import FoldError
 from raftlog.metadata.records import UnknownRecordError

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from broker_log import LogMaker
 
-from broker.read_gate import ReadGate
-from broker.read_lease import ReadLease
-from broker.view import View
+from broker.metadata.read_gate import ReadGate
+from broker.metadata.read_lease import ReadLease
+from broker.metadata.view import View
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from fake_quorum import Cluster, create, on_cluster, topics
 
-from broker.read_lease import WANTED_FOR_S
-from broker.service import BrokerService
+from broker.metadata.read_lease import WANTED_FOR_S
+from broker.service.service import BrokerService
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb

@@ -19,9 +19,9 @@ from broker.partition import events as ev
 from broker.partition.leader import Leader
 from broker.partition.manager import Partitions
 from broker.partition.settings import PartitionSettings
-from controller.alter_partition import alter_partitions
-from controller.elections import removals
-from controller.fencing import fence, unfence
+from controller.decisions.partitions.alter_partition import alter_partitions
+from controller.rules.elections import removals
+from controller.rules.fencing import fence, unfence
 from controller.settings import ControllerSettings
 from raftlog import batch
 from raftlog.errors import ErrorCode

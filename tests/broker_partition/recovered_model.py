@@ -15,8 +15,8 @@ from typing import Any
 from partition_model import BROKERS, SERVE_S, BrokenPromiseError, Controller, Disk, Node, World, Written
 
 from broker.partition import events as ev
-from controller.elections import removals
-from controller.epoch_floor import EpochFloor
+from controller.rules.elections import removals
+from controller.state.epoch_floor import EpochFloor
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record

@@ -6,10 +6,10 @@ import pytest
 from partition_model import BROKERS, TOPIC_ID, BrokenPromiseError, Node, World
 
 from broker.partition import events as ev
-from controller.fencing import begin_shutdown
-from controller.leader_elections import elect, wants_preferred
-from controller.partition_change import Assignment, Brokers, Election, assignment_of
-from controller.reassignment import _change, _reassign
+from controller.decisions.partitions.leader_elections import elect, wants_preferred
+from controller.decisions.partitions.reassignment import _change, _reassign
+from controller.rules.fencing import begin_shutdown
+from controller.rules.partition_change import Assignment, Brokers, Election, assignment_of
 from raftlog.errors import ApiError
 from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2

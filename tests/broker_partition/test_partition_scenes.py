@@ -12,7 +12,9 @@ from simulation.mutants.edits import Edit, edited
 KEY = (TOPIC_ID, 0)
 LEADER_ISR = "broker.partition.leader_isr:LeaderIsr"
 NO_CHECK_AT_CONTROLLER = Edit(
-    "controller.alter_partition:_ineligible", "member.broker_epoch != broker.epoch and", "False and"
+    "controller.decisions.partitions.alter_partition:_ineligible",
+    "member.broker_epoch != broker.epoch and",
+    "False and",
 )
 
 

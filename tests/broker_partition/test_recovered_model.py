@@ -9,7 +9,7 @@ from recovered_model import RecoveredWorld, run
 from simulation.mutants.edits import Edit, edited
 
 KEY = (TOPIC_ID, 0)
-FLOOR = "controller.epoch_floor:EpochFloor"
+FLOOR = "controller.state.epoch_floor:EpochFloor"
 BREAKAGES = {
     "leader epochs are raised by one": (
         Edit(f"{FLOOR}._raise_some", "leader_epoch=self.first", "leader_epoch=view.partitions[key].leader_epoch + 1"),

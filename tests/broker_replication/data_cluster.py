@@ -20,9 +20,9 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
-from simulation.loop import run
-from simulation.network import SimNetwork
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
 
 TOPIC = "orders"

@@ -17,9 +17,9 @@ from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb
-from simulation.loop import run
-from simulation.network import SimNetwork
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
+from simulation.twins.partition_disk import SimPartitionDisk
 
 KEY: PartitionKey = (bytes(15) + b"\x01", 0)
 

@@ -10,7 +10,7 @@ from data_cluster import TOPIC, DataCluster, Load, Reader, nothing_is_lost, on_c
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import host_context
+from simulation.twins.loop import host_context
 
 
 def test_what_is_produced_is_consumed_in_order_from_three_replicas() -> None:

@@ -14,8 +14,8 @@ from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.loop import run
-from simulation.network import SimNetwork
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
 
 Answer = Callable[[Any], Any]
 """Request -> response without its correlation id; None: no answer."""

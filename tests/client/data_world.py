@@ -15,8 +15,8 @@ from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.data.v1 import data_pb2
-from simulation.loop import run
-from simulation.network import SimNetwork
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
 
 TOPIC_ID = bytes(15) + b"\x01"
 TOPIC = "orders"

@@ -8,10 +8,10 @@ from typing import Any
 
 from controller.active import ActiveController
 from controller.decision import Decision
-from controller.lao import LaoTracker
-from controller.membership import Look
-from controller.sessions import SessionTracker
+from controller.decisions.quorum.membership import Look
 from controller.settings import ControllerSettings
+from controller.state.sessions import SessionTracker
+from controller.visibility.lao import LaoTracker
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.entities import HASH_MASK, Broker, Partition

@@ -8,7 +8,7 @@ from deciding import Cell, envelope
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.partition_change import assignment_of
+from controller.rules.partition_change import assignment_of
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Partition

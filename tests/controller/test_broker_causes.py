@@ -6,8 +6,8 @@ import pytest
 from deciding import Cell, registration
 from test_features import SAFE_DOWNGRADE, UPGRADE, Quorum, update
 
-from controller import fencing
-from controller.fencing import without_cause
+from controller.rules import fencing
+from controller.rules.fencing import without_cause
 from controller.settings import ControllerSettings
 from raftlog.metadata import versions
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller.id_waits import AwaitedIdError
 from controller.settings import ControllerSettings
+from controller.state.id_waits import AwaitedIdError
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

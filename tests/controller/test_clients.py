@@ -4,8 +4,8 @@ from typing import Any
 
 from deciding import Cell, envelope
 
-from controller.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
 from controller.decision import Decision
+from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import WINDOW

@@ -8,8 +8,8 @@ import pytest
 from deciding import Cell, registration
 
 from controller.decision import Decision
-from controller.epoch_floor import MAX_RAISED
 from controller.settings import ControllerSettings
+from controller.state.epoch_floor import MAX_RAISED
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION, MAX_GENERATION, first_leader_epoch

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from deciding import Cell
 
-from controller import export_cursors
+from controller.decisions.clients import export_cursors
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor

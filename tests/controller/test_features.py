@@ -6,7 +6,7 @@ import pytest
 from deciding import Cell, registration
 
 from controller.decision import Decision
-from controller.features import HEARD_WITHIN_MS, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from controller.decisions.quorum.features import HEARD_WITHIN_MS, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from deciding import Cell
 
-from controller.partition_change import Brokers, Election, choose_leader
+from controller.rules.partition_change import Brokers, Election, choose_leader
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.hold_up import SAY_EVERY_S, HeldBack, HoldUp
+from controller.visibility.hold_up import SAY_EVERY_S, HeldBack, HoldUp
 
 
 def looks(

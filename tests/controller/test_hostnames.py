@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller import hostnames
 from controller.decision import Decision
-from controller.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
+from controller.decisions.brokers import hostnames
+from controller.decisions.brokers.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.hostnames import BY_REGISTRATION

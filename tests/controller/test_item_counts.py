@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deciding import Cell
 
-from controller import leader_elections
+from controller.decisions.partitions import leader_elections
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType

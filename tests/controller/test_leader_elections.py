@@ -7,7 +7,7 @@ from deciding import Cell
 from msgspec.structs import replace
 
 from controller.decision import Decision
-from controller.partition_change import is_overdue
+from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
@@ -278,7 +278,7 @@ def test_balance_can_be_switched_off() -> None:
 
 
 def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from controller import balance
+    from controller.decisions.partitions import balance
 
     monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
     monkeypatch.setattr(balance, "MAX_ELECTIONS", 3)
@@ -305,7 +305,7 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(mon
 
 
 def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from controller import balance
+    from controller.decisions.partitions import balance
 
     looked: list[int] = []
     real = balance.wants_preferred
@@ -329,7 +329,7 @@ def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatc
 
 def test_what_was_found_is_decided_on_the_newest_state() -> None:
     """Between looking and electing, things happen: what has nothing to do any more is left alone."""
-    from controller.balance import LeaderBalance
+    from controller.decisions.partitions.balance import LeaderBalance
 
     cell = Cell(brokers=3)
     topic = _moved(cell)

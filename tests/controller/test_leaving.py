@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller import elections, fencing, heartbeats, leaving
 from controller.decision import Decision
+from controller.decisions.brokers import heartbeats
+from controller.rules import elections, fencing
+from controller.state import leaving
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

@@ -8,7 +8,7 @@ import pytest
 from deciding import Cell
 
 from controller.decision import Decision
-from controller.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS, endpoint_error
+from controller.decisions.quorum.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS, endpoint_error
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription

@@ -6,7 +6,7 @@ import pytest
 from deciding import Cell
 from msgspec.structs import replace
 
-from controller.partition_change import Brokers, Election, next_state
+from controller.rules.partition_change import Brokers, Election, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

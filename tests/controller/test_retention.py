@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from controller.retention import Held, Retention, Verdict, cursors_of, judge, next_start
+from controller.disk.retention import Held, Retention, Verdict, cursors_of, judge, next_start
 from controller.settings import ControllerSettings
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import ExportCursor

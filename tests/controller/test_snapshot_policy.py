@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.settings import ControllerSettings
-from controller.snapshots import (
+from controller.disk.snapshots import (
     ASK_AGAIN_S,
     RETENTION_EVERY_S,
     SMALL_BYTES,
@@ -14,12 +13,13 @@ from controller.snapshots import (
     Snapshots,
     Trigger,
 )
+from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
-from raftlog.snapshot_file import SnapshotHeader, read_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, read_header
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.records.v1 import records_pb2 as pb
 

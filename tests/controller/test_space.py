@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.space import (
+from controller.disk.space import (
     CHECK_EVERY_S,
     ENOUGH_FACTOR,
     FINE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deciding import Cell, envelope
 
-from controller.placement import place
+from controller.rules.placement import place
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType

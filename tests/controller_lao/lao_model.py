@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from controller.lao import LaoTracker
+from controller.visibility.lao import LaoTracker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record

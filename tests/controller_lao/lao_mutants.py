@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lao_model import Answer, Entry, ModelBroker
 
-from controller.lao import LaoTracker
+from controller.visibility.lao import LaoTracker
 
 
 def drop(tracker: LaoTracker, broker) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from controller.lao import LaoTracker
+from controller.visibility.lao import LaoTracker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record

@@ -4,7 +4,7 @@ import lao_mutants
 import pytest
 from lao_model import PromiseBrokenError, World
 
-from controller.lao import LaoTracker
+from controller.visibility.lao import LaoTracker
 
 STEPS = 250
 WORLDS = 1600

@@ -1,4 +1,4 @@
-from controller.sessions import SessionTracker
+from controller.state.sessions import SessionTracker
 
 
 def tracker(*broker_ids: int) -> SessionTracker:

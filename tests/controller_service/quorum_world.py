@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
@@ -16,9 +16,9 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.storage.api import NodeIdentity
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.disk import SimDisk
-from simulation.loop import host_context
-from simulation.network import SimNetwork
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import host_context
+from simulation.twins.network import SimNetwork
 
 T = TypeVar("T")
 

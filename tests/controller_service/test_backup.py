@@ -16,7 +16,7 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 def reader_of(world: World, first: int = 0) -> LogReader:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from controller.broker_probes import PROBE_AGAIN_S, REFUSALS, BrokerProbes
+from controller.service.broker_probes import PROBE_AGAIN_S, REFUSALS, BrokerProbes
 from raftlog.transport.api import Probe
-from simulation.loop import run
+from simulation.twins.loop import run
 
 LINK, OTHER = object(), object()
 ACCEPTED, REFUSED, SILENT = Probe.ACCEPTED, Probe.REFUSED, Probe.SILENT

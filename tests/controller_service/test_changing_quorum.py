@@ -10,7 +10,7 @@ from quorum_world import QuorumWorld
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 def add(node_id: int, directory: str = "") -> pb.AddRaftVoterRequest:

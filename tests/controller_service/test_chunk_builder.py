@@ -1,11 +1,11 @@
 """What one turn decides becomes one chunk: each decision atomic, the image always where the chunk ends."""
 
-from controller.chunk import MAX_SHARED_RECORDS, ChunkBuilder
+from controller.service.chunk import MAX_SHARED_RECORDS, ChunkBuilder
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
-from raftlog.voters_log import voters_in
+from raftlog.metadata.voters_log import voters_in
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from controller.service import ControllerService
+from controller.service.service import ControllerService
+from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
-from controller.unary_reply import answer
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
@@ -16,9 +16,9 @@ from raftlog.storage.api import NodeIdentity
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
-from simulation.disk import SimDisk
-from simulation.loop import host_context, run
-from simulation.network import SimNetwork
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import host_context, run
+from simulation.twins.network import SimNetwork
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 

@@ -12,7 +12,7 @@ from raftlog import batch
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 def log_of(node: Any) -> list[batch.BatchHeader]:

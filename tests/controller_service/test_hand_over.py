@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from test_controller_quorum import Node, World, alter
 
-from controller import hand_over
-from controller.farewell import BOUND_S, QUIET_S, Farewell
-from controller.hand_over import HOLD_S
-from controller.space import CHECK_EVERY_S, SpaceWatch
-from controller.transfer import TRANSFER_TIMEOUT_S
+from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
+from controller.disk.space import CHECK_EVERY_S, SpaceWatch
+from controller.service import hand_over
+from controller.service.farewell import BOUND_S, QUIET_S, Farewell
+from controller.service.hand_over import HOLD_S
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 class Load:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller import intake
-from controller.intake import Intake
+from controller.service import intake
+from controller.service.intake import Intake
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb

@@ -10,7 +10,7 @@ from test_sessions_in_service import SESSION_S, FakeBroker, unfenced_broker
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 UNREGISTER = pb.UnregisterBrokerRequest(broker_id=7)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.observers import Observers
+from controller.service.observers import Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.storage.api import SnapshotId
@@ -235,7 +235,7 @@ def test_after_damage_was_met_nobody_is_answered(world) -> None:
 
 
 def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 4)
+    monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 4)
     source = FakeSource(registered=frozenset({7}))
     observers = observers_of(source)
 
@@ -267,7 +267,7 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.observers.OBSERVERS_MAX_STRANGERS", 10)
+    monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 10)
     observers = observers_of(FakeSource())
     greedy = [FakeLink() for _ in range(20)]
     for link in greedy:

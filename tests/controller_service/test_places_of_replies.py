@@ -11,7 +11,7 @@ from test_sessions_in_service import unfenced_broker
 from controller.decision import Decision
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 WRITE = pb.ControllerRequest(
     create_topics=pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name="t", num_partitions=1)])

@@ -6,13 +6,13 @@ import random
 import pytest
 from test_controller_quorum import VOTERS, Node, World
 
+from controller.disk.space import FINE, Verdict
 from controller.settings import ControllerSettings
-from controller.space import FINE, Verdict
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 class FakeBroker:
@@ -162,7 +162,7 @@ def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody(
 def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         _, node, broker = await unfenced_broker()
-        monkeypatch.setattr("controller.intake.MAX_WAITING", 0)
+        monkeypatch.setattr("controller.service.intake.MAX_WAITING", 0)
         for _ in range(12):
             refused = (await broker.heartbeat(node)).error
             assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED

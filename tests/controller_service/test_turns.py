@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from test_sessions_in_service import unfenced_broker
 
-from controller import service
 from controller.decision import Decision
-from controller.leadership import Leadership
+from controller.service import service
+from controller.service.leadership import Leadership
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-from simulation.loop import run
+from simulation.twins.loop import run
 
 LIMIT = 5
 

@@ -102,7 +102,8 @@ class Attack:
             self.outcomes["stream left"] += 1
         except grpc.aio.AioRpcError as error:
             self.outcomes[f"stream {error.code().name}"] += 1
-        except (asyncio.InvalidStateError, grpc.aio.UsageError):
+        except (asyncio.InvalidStateError, grpc.aio.BaseError):
+            # The server ended the stream while this side wrote, or said that it had written all.
             self.outcomes["stream closed"] += 1
         finally:
             call.cancel()

@@ -16,7 +16,7 @@ from raftlog.metadata.entities import HASH_MASK, encoded_hash, entity_bytes, ent
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 

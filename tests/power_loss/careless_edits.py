@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from raftlog import durable
-from raftlog.storage import checked_file, meta_file, snapshot_files, unsafe_recovery
+from raftlog.recovery import unsafe_recovery
+from raftlog.storage import checked_file, meta_file, snapshot_files
 from raftlog.storage.group_commit import GroupCommit
 from raftlog.storage.log_start import emptied_at, started_at
 from raftlog.storage.log_store import RocksLogStore
@@ -222,7 +223,7 @@ def recovery_names_itself_last() -> None:
 
 def restored_log_not_synced() -> None:
     """The records of a restore stay in the WAL, unsynced: RocksDB is not closed."""
-    from raftlog.storage import restore
+    from raftlog.recovery import restore
 
     class Unsynced(RocksLog):
         def sync(self) -> None:

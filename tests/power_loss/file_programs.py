@@ -15,14 +15,14 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.recovery import restore as restoring
+from raftlog.recovery.restore import restore
 from raftlog.segments.compact import compact
 from raftlog.segments.manifest import Manifest
 from raftlog.segments.sweep import KEEP_RETIRED_MS
 from raftlog.segments.writer import ExportWriter
-from raftlog.storage import restore as restoring
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
-from raftlog.storage.restore import restore
 from raftlog.storage.snapshot_files import file_name
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb

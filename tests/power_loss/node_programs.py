@@ -15,11 +15,11 @@ from typing import Any
 from marks import mark
 from said import IDENTITY, SaidStore, batches_of, chunk_of, say_durable, snapshot_of, vote_as_said
 
+from raftlog.recovery.unsafe_recovery import recover_unsafely
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, write_identity
 from raftlog.storage.snapshot_files import file_name
-from raftlog.storage.unsafe_recovery import recover_unsafely
 from raftlog.voter import Voter
 
 VOTE = VoteState(epoch=3, voted_id=2, voted_directory_id="d2")
@@ -285,7 +285,7 @@ def recover_by_hand(root: Path) -> None:
     _say_filled()
     mark("recovering", end=len(LOG_EPOCHS), generation=1)
     mark("begins")
-    from raftlog.storage import unsafe_recovery
+    from raftlog.recovery import unsafe_recovery
 
     made = unsafe_recovery.beginning_chunk
 

@@ -12,7 +12,7 @@ from marks import mark
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import FatalError, StorageError
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import walk
 from raftlog.storage.log_store import RocksLogStore

@@ -50,7 +50,7 @@ def node(root: Path) -> dict[str, Any]:
 def _make_anew(root: Path, directory: Path) -> None:
     """As somebody does who was not told that it succeeded."""
     if (root / "backup").exists():
-        from raftlog.storage.restore import restore
+        from raftlog.recovery.restore import restore
 
         restore(directory, root / "backup", cluster_id="c1", node_id=1, directory_id="d2")
     else:

@@ -12,7 +12,7 @@ from old_texts import OLD, OldLog, Story
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from controller import fencing
+from controller.rules import fencing
 from raftlog.metadata.causes import OLD_TEXTS, SHUT_DOWN, Cause
 from raftlog.metadata.entities import has_left
 from raftlog.metadata.versions import LATEST_METADATA_VERSION

@@ -13,7 +13,7 @@ from log_history import LogHistory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from controller.elections import MAX_REMOVALS
+from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit import quorum, standing

@@ -13,9 +13,9 @@ from raftlog.quorum.leader import Leader
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, SnapshotId
 from raftlog.wire.records.v1 import records_pb2
-from simulation.disk import SimDisk
-from simulation.loop import host_context, run
-from simulation.network import SimNetwork
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import host_context, run
+from simulation.twins.network import SimNetwork
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 

@@ -16,8 +16,8 @@ from raftlog.replica.replica import Replica
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.disk import SimDisk
-from simulation.loop import run
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import run
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 

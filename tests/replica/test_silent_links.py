@@ -10,7 +10,7 @@ from raftlog.replica.peers import Peer, PeerObserver
 from raftlog.replica.silence import LONGEST, Silence
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 class ClosingDialer(FakeDialer):

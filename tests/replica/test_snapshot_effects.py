@@ -9,14 +9,14 @@ from test_shell_rules import Shell
 from raftlog import batch
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.quorum import events as ev
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.recovery.beginning_anew import beginning_chunk
 from raftlog.storage.api import SnapshotId
-from raftlog.storage.beginning_anew import beginning_chunk
 from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
 ID = SnapshotId(40, 3)

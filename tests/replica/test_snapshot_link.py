@@ -9,7 +9,7 @@ from raftlog.replica import snapshot_link
 from raftlog.replica.snapshot_link import SnapshotLink
 from raftlog.transport.api import Conversation
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 class Heard:

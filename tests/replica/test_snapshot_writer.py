@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.replica import snapshots
 from raftlog.replica.snapshots import SnapshotWriter, fill
-from raftlog.snapshot_file import SnapshotHeader
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.loop import run
+from simulation.twins.loop import run
 
 HEADER = SnapshotHeader("c", 0, 8, 3, 1)
 ID = SnapshotId(8, 3)

@@ -151,5 +151,10 @@ def as_json(outcome: Outcome) -> str:
 def prepare() -> None:
     """Import what all forks need, once."""
     sys.path[:0] = [str(ROOT)]
-    for name in ("broker.service", "controller.service", "raftlog.client.broker_client", "simulation.world"):
+    for name in (
+        "broker.service.service",
+        "controller.service.service",
+        "raftlog.client.broker_client",
+        "simulation.world",
+    ):
         __import__(name)

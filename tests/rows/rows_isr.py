@@ -7,7 +7,7 @@ from row_data import NoEdit, RowEdit, breaks
 from simulation.mutants.edits import Edit
 
 _ISR, _STATE = "broker.partition.leader_isr:LeaderIsr", "broker.partition.isr:IsrState"
-_ALTER = "controller.alter_partition"
+_ALTER = "controller.decisions.partitions.alter_partition"
 _SESSIONS = "broker.partition.sessions:Sessions"
 _READS, _LED, _PAGE = "broker/test_broker_reads.py", "broker_replication/test_led_isrs.py", "broker/test_led_page.py"
 _TEST, _ROLES, _LEADER = (
@@ -23,12 +23,14 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("ISR-1", "An ISR change is no record", f"{_ALTER}:_accept",
            "records.append(record(change))", "pass", _TAP),
     RowEdit("ISR-2", "Another incarnation's registration, in an image from before its own, unfences it",
-            (Edit("broker.lifecycle:Lifecycle._look", "self.epoch >= 0 and self._image_offset >= self.shown_from", "self.epoch >= 0"),
-             Edit("broker.lifecycle:Lifecycle._look", "current.epoch == self.epoch and not current.fenced", "not current.fenced")),
+            (Edit("broker.registration.lifecycle:Lifecycle._look",
+                  "self.epoch >= 0 and self._image_offset >= self.shown_from", "self.epoch >= 0"),
+             Edit("broker.registration.lifecycle:Lifecycle._look",
+                  "current.epoch == self.epoch and not current.fenced", "not current.fenced")),
             ("broker/test_broker_lifecycle.py",)),
-    breaks("ISR-3", "offline_replicas are those out of sync", "broker.reads:_metadata_partition",
+    breaks("ISR-3", "offline_replicas are those out of sync", "broker.metadata.reads:_metadata_partition",
            "if broker_id not in live_ids]", "if broker_id not in partition.isr]", _READS),
-    breaks("ISR-4", "BrokerMetadata is not known", "broker.requests:RequestServer._begin",
+    breaks("ISR-4", "BrokerMetadata is not known", "broker.service.requests:RequestServer._begin",
            'elif body == "broker_metadata":', 'elif body == "no such body":', _LED),
     breaks("ISR-5", "The members' epochs are left out", "broker.partition.describe:_state",
            "NO_EPOCH if follower is None else follower.broker_epoch", "NO_EPOCH", _ROLES),
@@ -40,7 +42,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "for member in state.committed", "for member in state.maximal", _ROLES),
     breaks("ISR-7", "What is proposed is not told", "broker.partition.describe:_describe",
            "if state.proposal is not None:", "if False:", _ROLES),
-    breaks("ISR-8", "A fenced broker tells ISRs", "broker.requests:RequestServer._led",
+    breaks("ISR-8", "A fenced broker tells ISRs", "broker.service.requests:RequestServer._led",
            "if why := self._why_fenced():", "if (why := self._why_fenced()) and False:", _LED),
     breaks("ISR-9", "The client takes the first page alone", "raftlog.client.leader_isrs:ask_leader",
            'while pages[-1].HasField("next_cursor"):', "while False:", "client/test_leader_isrs.py"),
@@ -52,7 +54,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("ISR-12", "Proposals are sent one by one", "broker.partition.isr_updates:IsrUpdates.pump",
            "while self._queue and len(under_way) < host.settings.max_partitions_per_message:",
            "while self._queue and not under_way:", _TEST),
-    breaks("EP-1", "A registration leaves the ISRs as they are", "controller.registration:register_broker",
+    breaks("EP-1", "A registration leaves the ISRs as they are", "controller.decisions.brokers.registration:register_broker",
            "records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))", "pass", _REGISTRATION),
     breaks("EP-2", "The leader counts what it has not flushed", f"{_ISR}.end_offset_of",
            "log.flushed_end", "log.end", _LEADER),
@@ -60,7 +62,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "if member.broker_epoch != broker.epoch and", "if False and", _TAP),
     breaks("EP-4", "The leader proposes an epoch that the image does not show", f"{_ISR}._is_eligible",
            "return follower.broker_epoch == broker.epoch", "return True", _TEST),
-    breaks("EP-5", "A new incarnation has the old one's epoch", "controller.registration:register_broker",
+    breaks("EP-5", "A new incarnation has the old one's epoch", "controller.decisions.brokers.registration:register_broker",
            "epoch = state.next_offset", "epoch = state.next_offset if old is None else old.epoch", _REGISTRATION),
     breaks("EP-6", "The epoch proposed is the image's", f"{_ISR}.epoch_of",
            "return follower.broker_epoch", "return self._host.broker(member).epoch", _TEST),
@@ -98,9 +100,9 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "and leader.high_watermark >= 0", "", _TEST),
     breaks("EP-15", "The leader's own epoch is not checked", f"{_ALTER}:_check",
            "why = _ineligible(view, member, ", 'why = "" if member.broker_id == request.broker_id else _ineligible(view, member, ', _TAP),
-    breaks("EP-16", "The last member leaves", "controller.partition_change:next_state",
+    breaks("EP-16", "The last member leaves", "controller.rules.partition_change:next_state",
            "members or partition.isr", "members", _FENCING),
-    breaks("EP-17", "Fencing leaves ISRs as they are", "controller.fencing:fence",
+    breaks("EP-17", "Fencing leaves ISRs as they are", "controller.rules.fencing:fence",
            ", *removals(view, broker.id, limit=MAX_REMOVALS)]", "]", _FENCING),
     NoEdit("EP-18", "there is neither the version nor the controller that the row speaks of"),
     breaks("EP-19", "A fetch without an epoch is taken", f"{_SESSIONS}._check_epoch",
@@ -109,12 +111,12 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "skip=not supports_replica_epochs(view.features)", "skip=True", _TAP),
     NoEdit("EP-20", "says which fields the messages have: there is no older form to fall back to"),
     NoEdit("EP-21", "names tests alone; what they find is in the other rows"),
-    breaks("EP-22", "Every change begins a leader epoch", "controller.partition_change:_record",
+    breaks("EP-22", "Every change begins a leader epoch", "controller.rules.partition_change:_record",
            "if leader != partition.leader:", "if True:", _REGISTRATION, _TAP),
     breaks("EP-23", "The epoch proposed is the image's", f"{_ISR}.epoch_of",
            "return follower.broker_epoch", "return self._host.broker(member).epoch",
            f"{_SCENES}::test_nothing_acknowledged_is_lost", _TEST),
-    breaks("EP-24", "An unclean leader unasked", "controller.elections:removal",
+    breaks("EP-24", "An unclean leader unasked", "controller.rules.elections:removal",
            "and unclean_election_enabled(view, partition.topic_id)", "", _FENCING, "controller/test_leader_elections.py"),
 )
 # fmt: on

@@ -74,7 +74,7 @@ from dataclasses import replace
 from row_data import breaks
 from row_runs import prepare, run_edit
 prepare()
-target, test = "broker.identity:known_id", "broker/test_broker_identity.py::test_configured_then_stored"
+target, test = "broker.registration.identity:known_id", "broker/test_broker_identity.py::test_configured_then_stored"
 old = "return stored if configured == NO_NODE_ID else configured"
 for new in ("return configured if stored == NO_NODE_ID else stored", "return no_such_name"):
     print(run_edit(breaks("X-1", "", target, old, new, test)).verdict)

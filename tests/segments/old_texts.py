@@ -14,8 +14,8 @@ from typing import Any
 
 from log_history import LogHistory
 
-from controller.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
-from controller.lao import LaoTracker
+from controller.rules.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
+from controller.visibility.lao import LaoTracker
 from raftlog import batch
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker

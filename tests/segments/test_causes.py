@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from old_texts import OLD, OLD_LEVEL, OldLog, Story, counting, decoded, images, reported, unpacked
 
-from controller import fencing
-from controller.fencing import without_cause
+from controller.rules import fencing
+from controller.rules.fencing import without_cause
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.causes import OLD_TEXT_OF, OLD_TEXTS, Cause, cause_of
 from raftlog.metadata.entities import Broker, CausedBroker, format_hash, said_cause, with_cause

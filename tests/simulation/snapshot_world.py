@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from broker.service import BrokerService
+from broker.service.service import BrokerService
 from broker.settings import BrokerSettings
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, FatalError
@@ -20,9 +20,9 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.disk import SimDisk
-from simulation.loop import host_context
-from simulation.network import SimNetwork
+from simulation.twins.disk import SimDisk
+from simulation.twins.loop import host_context
+from simulation.twins.network import SimNetwork
 
 CLUSTER = "s"
 OFTEN = {

@@ -8,13 +8,13 @@ import pytest
 import structlog
 from typing_extensions import override
 
-from simulation.bounds import RunTooLongError, real_time
 from simulation.checks.api import Checker
 from simulation.cli import silence
-from simulation.loop import run
 from simulation.report import failure_report
 from simulation.soak import run_seeds, summary_of
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.bounds import RunTooLongError, real_time
+from simulation.twins.loop import run
 from simulation.world import run_swarm
 
 QUIET = SwarmConfig(safety_s=2.0)

@@ -12,10 +12,10 @@ from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.storage.api import NodeIdentity
 from simulation.cli import silence
-from simulation.disk import SimDisk, SimLogStore
-from simulation.disk_hardware import Chunks
-from simulation.partition_disk import SimPartitionDisk
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.disk import SimDisk, SimLogStore
+from simulation.twins.disk_hardware import Chunks
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.world import run_swarm
 
 KEY = (b"t" * 16, 0)

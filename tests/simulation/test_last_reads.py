@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import structlog
 
+from broker.metadata.read_lease import ReadLease
 from broker.partition.fetches import Fetches
-from broker.read_lease import ReadLease
 from simulation.cli import silence
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.workload import Client
 from simulation.world import run_swarm
 

@@ -4,7 +4,7 @@ import pytest
 import structlog
 
 from simulation.cli import silence
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 REGRESSIONS = [

@@ -12,7 +12,7 @@ from simulation.mutants.edits import Edit, edited
 from simulation.replaced_disk import RECORDS, race
 
 NO_CHECK = Edit(
-    "controller.alter_partition:_ineligible",
+    "controller.decisions.partitions.alter_partition:_ineligible",
     "if member.broker_epoch != broker.epoch and not (skip and member.broker_epoch == UNKNOWN_EPOCH):",
     "if False:",
 )

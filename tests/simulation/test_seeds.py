@@ -8,14 +8,14 @@ import time
 import pytest
 import structlog
 
-from controller.lao import LaoTracker
+from controller.visibility.lao import LaoTracker
 from raftlog.quorum import events
 from raftlog.replica import replica
 from raftlog.replica.replica import Replica
 from simulation.cli import silence
-from simulation.network import SimNetwork
 from simulation.soak import run_pool, summary_of
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.network import SimNetwork
 from simulation.world import run_swarm
 
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
@@ -46,7 +46,7 @@ def test_all_promises_hold_and_every_fault_has_happened() -> None:
 
 _DIGEST = """
 from simulation.cli import silence
-from simulation.network import SimNetwork
+from simulation.twins.network import SimNetwork
 silence()
 from simulation.world import run_swarm
 for seed in range(12):

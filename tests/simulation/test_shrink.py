@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simulation.report import failure_report
 from simulation.shrink import kind_of, shrink
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import Outcome
 
 

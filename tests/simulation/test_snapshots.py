@@ -8,13 +8,13 @@ import pytest
 import structlog
 from snapshot_world import Node, World
 
-from controller.service import ControllerService
+from controller.service.service import ControllerService
 from raftlog.client import snapshot_fetch
 from raftlog.quorum import events
 from raftlog.replica import replica as replica_module
 from raftlog.replica import snapshots as replica_snapshots
 from raftlog.replica.replica import Replica
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 @pytest.fixture(autouse=True)

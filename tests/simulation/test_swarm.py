@@ -3,9 +3,9 @@
 import pytest
 
 from raftlog.errors import ConfigError
-from simulation.fault_list import FAULTS
-from simulation.profiles import PROFILES, apply, profiles_of
-from simulation.swarm import SwarmConfig, draw, draw_elements, draw_freely
+from simulation.swarm.config import SwarmConfig, draw, draw_elements, draw_freely
+from simulation.swarm.faults import FAULTS
+from simulation.swarm.profiles import PROFILES, apply, profiles_of
 
 
 @pytest.mark.parametrize("seed", range(20))

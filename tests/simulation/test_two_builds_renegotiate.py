@@ -26,15 +26,15 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.hosts import BrokerHost
-from simulation.loop import run
 from simulation.mutants.edits import Edit, edited
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import run
 from simulation.world import Outcome, World
 
 BEHIND_S = 3.0
 CONFIG = SwarmConfig(voters=1, brokers=2, clients=0, release_version=2, session_timeout_ms=9000)
 WITHOUT_THE_GATE = (
-    Edit("broker.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),
+    Edit("broker.service.api_versions:ApiVersions.moved", "image = self._view.repeatable", "image = self._view.tip"),
 )
 
 

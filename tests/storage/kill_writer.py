@@ -18,7 +18,7 @@ from storage_kit import make_chunk, open_rocks
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import FatalError, StorageError
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import SnapshotId, VoteState
 
 WINDOW = 20

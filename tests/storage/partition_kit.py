@@ -14,8 +14,8 @@ from raftlog.storage.partition_api import PartitionKey, PartitionStore, Recovere
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksPartitions
-from simulation.disk_hardware import Operation
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.disk_hardware import Operation
+from simulation.twins.partition_disk import SimPartitionDisk
 
 A0: PartitionKey = (b"a" * 16, 0)
 A1: PartitionKey = (b"a" * 16, 1)

@@ -19,8 +19,8 @@ from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import write_vote_file
-from simulation.disk import SimDisk
-from simulation.disk_hardware import Operation
+from simulation.twins.disk import SimDisk
+from simulation.twins.disk_hardware import Operation
 
 IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
 LATE_VOTE = VoteState(epoch=50)

@@ -11,7 +11,7 @@ from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import FatalError, StorageError
 from raftlog.storage.partition_api import PartitionKey, PartitionStore
-from simulation.disk_hardware import Operation
+from simulation.twins.disk_hardware import Operation
 
 
 @pytest.fixture(params=["rocks", "sim"])

@@ -10,9 +10,9 @@ import pytest
 from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 from structlog.testing import capture_logs
 
-from broker.directory import open_directory
+from broker.registration.directory import open_directory
 from raftlog.errors import StorageError
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.storage.layout import LOCK_FILE, DirectoryLock
 from raftlog.storage.meta_file import format_storage, read_identity

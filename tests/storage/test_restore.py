@@ -16,6 +16,8 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
+from raftlog.metadata.voters_log import to_entries
+from raftlog.recovery.restore import restore
 from raftlog.storage import meta_file
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
@@ -23,9 +25,7 @@ from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.opening import open_store
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.restore import restore
 from raftlog.voter import Voter
-from raftlog.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))

@@ -10,7 +10,7 @@ from storage_kit import LATE_VOTE, flush, make_batch, make_chunk, sim_disk, whol
 
 from raftlog.errors import ConfigError, StorageError
 from raftlog.storage.api import RecoveredLog, VoteState
-from simulation.disk import SimDisk, SimLogStore
+from simulation.twins.disk import SimDisk, SimLogStore
 
 
 def opened(disk: SimDisk) -> tuple[SimLogStore, RecoveredLog]:

@@ -11,7 +11,7 @@ from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.partition_api import PartitionKey
-from simulation.partition_disk import SimPartitionDisk, SimPartitionStore
+from simulation.twins.partition_disk import SimPartitionDisk, SimPartitionStore
 
 
 def opened(disk: SimPartitionDisk) -> SimPartitionStore:

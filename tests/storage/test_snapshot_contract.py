@@ -16,7 +16,8 @@ from raftlog.batch import RecordData
 from raftlog.cli.log_sources import open_log
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
-from raftlog.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.voters_log import to_entries
 from raftlog.storage import log_store
 from raftlog.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
 from raftlog.storage.layout import LogState, read_log_state, write_log_state
@@ -26,7 +27,6 @@ from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter, VotersAt
-from raftlog.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))

@@ -21,7 +21,7 @@ from storage_kit import (
 
 from raftlog.errors import FatalError, StorageError
 from raftlog.storage.api import LogStore, VoteState
-from simulation.disk_hardware import Operation
+from simulation.twins.disk_hardware import Operation
 
 VOTE = VoteState(epoch=53, voted_id=2, voted_directory_id="d2")
 

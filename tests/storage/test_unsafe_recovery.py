@@ -12,15 +12,16 @@ from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.metadata.leader_epochs import MAX_GENERATION
 from raftlog.metadata.records import RecordType, parse, record
+from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import MAX_EPOCH
-from raftlog.storage import log_store, unsafe_recovery
+from raftlog.recovery import unsafe_recovery
+from raftlog.recovery.beginning_anew import beginning_chunk
+from raftlog.recovery.unsafe_recovery import EPOCHS_SKIPPED, examine, recover_unsafely
+from raftlog.storage import log_store
 from raftlog.storage.api import RecoveredLog, VoteState
-from raftlog.storage.beginning_anew import beginning_chunk
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
-from raftlog.storage.unsafe_recovery import EPOCHS_SKIPPED, examine, recover_unsafely
 from raftlog.voter import Voter, VotersAt
-from raftlog.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = tuple(Voter(node, f"host{node}:9093", f"d{node}") for node in (1, 2, 3))

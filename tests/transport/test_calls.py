@@ -12,7 +12,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.transport.calls import DEADLINE_GRAIN_S, Caller
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.loop import run
+from simulation.twins.loop import run
 
 
 class ScriptedLink:

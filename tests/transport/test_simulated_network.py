@@ -14,9 +14,9 @@ from transport_worlds import Recorder, echo, request, until
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Conversation, LinkClosedError, Probe, TransportLimits
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.loop import host_context, run
-from simulation.network import NetworkParams, SimNetwork
-from simulation.network_transport import SimDialer, SimTransport
+from simulation.twins.loop import host_context, run
+from simulation.twins.network import NetworkParams, SimNetwork
+from simulation.twins.network_transport import SimDialer, SimTransport
 
 LIMITS = TransportLimits()
 KEEPALIVE_S = (LIMITS.keepalive_time_ms + LIMITS.keepalive_timeout_ms) / 1000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulation.loop import DeadlockError, VirtualLoop, host_context, run
+from simulation.twins.loop import DeadlockError, VirtualLoop, host_context, run
 
 
 def loop_now() -> float:
@@ -183,8 +183,8 @@ def test_a_dropped_host_never_runs_again() -> None:
 
 PROGRAM = """
 import asyncio, random, sys
-from simulation.loop import run
-from simulation.network import SimNetwork
+from simulation.twins.loop import run
+from simulation.twins.network import SimNetwork
 from raftlog.transport.api import Conversation
 from raftlog.transport.calls import Caller
 from raftlog.wire.controller.v1 import controller_pb2 as pb

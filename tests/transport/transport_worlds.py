@@ -14,8 +14,8 @@ from raftlog.transport.api import Conversation, Link, Transport, TransportLimits
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
-from simulation.loop import run as run_virtual
-from simulation.network import NetworkParams, SimNetwork
+from simulation.twins.loop import run as run_virtual
+from simulation.twins.network import NetworkParams, SimNetwork
 
 LIMITS = TransportLimits(connect_timeout_ms=10_000)
 

@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 import structlog
 import typer.main
 
-from broker.directory import open_directory
-from raftlog import batch, snapshot_file
+from broker.registration.directory import open_directory
+from raftlog import batch
 from raftlog.cli import main as cli
 from raftlog.config import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
+from raftlog.metadata import snapshot_file
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
 from raftlog.segments.reading import read_segment
 from raftlog.segments.verify import check_segment, verify_export

@@ -9,15 +9,15 @@ from typing import Any
 from raftlog import batch
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.metadata.voters_log import to_entries, voters_in
 from raftlog.quorum import events as ev
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.voter import Voter
-from raftlog.voters_log import to_entries, voters_in
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import Checker, Operation
 from simulation.checks.ledger import Ledger
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 
 VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
 

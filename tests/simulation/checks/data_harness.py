@@ -19,8 +19,8 @@ from simulation.checks.committed_data import CommittedData
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
 from simulation.checks.replica_logs import ReplicaLogs
-from simulation.disk_hardware import Write
-from simulation.partition_disk import SimPartitionDisk
+from simulation.twins.disk_hardware import Write
+from simulation.twins.partition_disk import SimPartitionDisk
 
 TOPIC = bytes(range(16))
 KEY = (TOPIC, 0)

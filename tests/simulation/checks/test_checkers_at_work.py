@@ -25,7 +25,7 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
 from simulation.mutants import configs
-from simulation.swarm import SwarmConfig
+from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(

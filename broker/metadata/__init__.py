@@ -1,0 +1,1 @@
+"""The metadata log at a broker: fetched, applied, read."""

@@ -1,0 +1,317 @@
+"""Following the committed log: one fetch outstanding, and the next one says what has been applied.
+
+An observer's conversation with the active controller. A reply's records are folded into the view before the next fetch
+leaves, at once, so that its ``applied_offset`` is what readers here can already see. While the view is full no fetch
+leaves; heartbeats go on telling LAO, which makes room.
+
+A log that begins above what is wanted is answered with a snapshot: it is fetched from the same controller, on a link of its own and
+while no fetch is outstanding, and becomes the view; then the log is followed from its end.
+
+Why: docs/decisions/010-lao-survives-failover.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from broker.metadata.view import View
+from broker.settings import FollowerSettings
+from raftlog.client.finder import Finder
+from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
+from raftlog.client.snapshot_fetch import SnapshotFetch
+from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
+from raftlog.metadata.snapshot import SnapshotLoader
+from raftlog.storage.api import SnapshotId
+from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.wire.controller.v1 import controller_pb2
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerEvents:
+    """What the follower reports; all are called on the event loop."""
+
+    moved: Callable[[], None]
+    """The view has moved: records were applied, or LAO or the controller epoch heard."""
+    generation_changed: Callable[[], None]
+    """The view was emptied: the log is another one."""
+    failed: Callable[[FatalError], None]
+    """The log cannot be followed any further: the broker must stop."""
+
+
+class MetadataFollower:
+    """Keeps a view current. ``broker_epoch`` is asked before each fetch; -1: not registered, the report does not count."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        bootstrap: Sequence[str],
+        view: View,
+        events: FollowerEvents,
+        *,
+        cluster_id: str,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        settings: FollowerSettings,
+        rng: random.Random,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._view = view
+        self._events = events
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._settings = settings
+        self._finder = Finder(bootstrap, rng)
+        self._dialer: Dialer | None = None
+        self._dialled = ""
+        self._link: Link | None = None
+        self._fetching = False
+        self._snapshot: SnapshotFetch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._answer_by = 0.0
+        self._patience_s = PATIENCE_MIN_S
+        self._closed = False
+        self.controller_id = -1
+        self.snapshots_installed = 0
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._connect()
+        self._look_for_silence()
+
+    def close(self) -> None:
+        """Stop for good. Idempotent."""
+        self._closed = True
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._hang_up()
+
+    def resume(self) -> None:
+        """Fetch again if that was held back and the view has room."""
+        if self._link is not None and not self._fetching and self._timer is None and self._snapshot is None:
+            self._fetch()
+
+    # --- the link -----------------------------------------------------------------------------------------------------
+
+    def opened(self, link: Link) -> None:
+        """Begin to fetch."""
+        if self._closed:
+            return
+        self._stop_timer()
+        self._link, self._fetching = link, False
+        self._fetch()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Look for the controller elsewhere: what was asked on this link is answered on another one, from the applied offset on."""
+        if link is self._link and not self._closed:
+            self._hang_up()
+            self._go(self._finder.unreachable(self._loop.time()))
+
+    def received(self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]) -> None:
+        """Take answers. One of an older link, or one that nothing asked for, changes nothing."""
+        for reply in messages:
+            if link is self._link and self._fetching and not self._closed:
+                self._fetching = False
+                self._take(reply)
+
+    def _connect(self) -> None:
+        self._timer = None
+        if self._dialled != self._finder.target or self._dialer is None:
+            self._hang_up()
+            self._dialled = self._finder.target
+            self._dialer = self._transport.dial(self._dialled, Conversation.OBSERVER, self)
+        if self._link is not None:
+            self._fetch()
+        else:
+            self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
+
+    def _hang_up(self) -> None:
+        self._stop_snapshot()
+        self._link, dialer, self._dialer = None, self._dialer, None
+        if dialer is not None:
+            dialer.close()
+
+    def _out_of_patience(self) -> None:
+        self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
+        self._go(self._finder.unreachable(self._loop.time()))
+
+    def _go(self, pause_s: float) -> None:
+        """To the finder's target, after a pause."""
+        self._stop_timer()
+        if pause_s:
+            self._timer = self._loop.call_later(pause_s, self._connect)
+        else:
+            self._connect()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_for_silence(self) -> None:
+        """One slow timer rather than one a fetch: a controller that has stopped may leave its connections open."""
+        if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
+            self._link.close("a fetch was not answered in time")
+        self._watch = self._loop.call_later(self._settings.answer_margin_ms / 1000, self._look_for_silence)
+
+    # --- the conversation ---------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        view, settings = self._view, self._settings
+        if view.backpressure or self._link is None:
+            return
+        request = controller_pb2.MetadataFetchRequest(
+            cluster_id=self._cluster_id,
+            replica_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            controller_epoch=view.controller_epoch,
+            fetch_offset=view.applied + 1,
+            applied_offset=view.applied,
+            told_lowest_acknowledged_offset=view.told,
+            high_watermark=view.high_watermark,
+            max_bytes=settings.fetch_max_bytes,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            generation=view.generation,
+        )
+        self._answer_by = self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
+        self._fetching = True
+        try:
+            self._link.send(request)
+        except LinkClosedError:
+            self._fetching = False
+
+    def _take(self, reply: controller_pb2.MetadataFetchResponse) -> None:
+        view = self._view
+        if reply.HasField("error"):
+            self._refused(reply)
+        elif reply.cluster_id != self._cluster_id:
+            self._fail(f"{self._dialled} is of cluster {reply.cluster_id!r}, this broker of {self._cluster_id!r}")
+        elif reply.controller_epoch < view.controller_epoch:
+            self._elsewhere("a deposed controller answered")
+        elif view.generation not in (-1, reply.generation):
+            self._other_generation(reply.generation)
+        else:
+            if view.generation == -1:
+                view.reset(reply.generation)
+            self._accept(reply)
+
+    def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:
+        view = self._view
+        try:
+            if reply.records:
+                view.apply(reply.records, high_watermark=reply.high_watermark)
+        except CorruptLogError as error:
+            log.warning("a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error))
+            self._elsewhere("its reply was corrupt")
+            return
+        except FatalError as error:
+            self._stop_following(error)
+            return
+        view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset, reply.high_watermark)
+        self.controller_id = reply.leader_id
+        self._finder.reached()
+        self._patience_s = PATIENCE_MIN_S
+        if reply.HasField("snapshot_id"):
+            self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
+        else:
+            # Before readers are served: others wait for what this fetch acknowledges.
+            self._fetch()
+        self._events.moved()
+
+    # --- beginning with a snapshot ------------------------------------------------------------------------------------
+
+    def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
+        if snapshot_id.end_offset - 1 <= self._view.applied:
+            self._elsewhere(f"its snapshot ends at {snapshot_id.end_offset}, no further than what is applied here")
+            return
+        log.info("beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset)
+        loader = SnapshotLoader()
+        self._snapshot = SnapshotFetch(
+            self._transport,
+            self._dialled,
+            snapshot_id,
+            cluster_id=self._cluster_id,
+            sink=loader.feed,
+            done=lambda error: self._snapshot_fetched(snapshot_id, loader, error),
+            timeout_s=self._settings.answer_margin_ms / 1000,
+            piece_bytes=self._settings.fetch_snapshot_max_bytes,
+        )
+
+    def _snapshot_fetched(self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None) -> None:
+        self._snapshot = None
+        view = self._view
+        try:
+            if error is not None:
+                raise error
+            image = loader.finish()
+            header = loader.header
+            assert header is not None
+            if (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
+                raise CorruptLogError("its snapshot is another one than it says")
+            # One made before a recovery is of an older generation than the log.
+            if header.cluster_id != self._cluster_id or header.generation > view.generation:
+                raise CorruptLogError(
+                    f"its snapshot is of cluster {header.cluster_id!r}, generation {header.generation}"
+                )
+        except FatalError as failure:
+            if isinstance(failure, CorruptLogError):
+                log.warning("a fetched snapshot is not sound: dropped", controller=self._dialled, error=str(failure))
+                self._elsewhere("its snapshot is not sound")
+            else:
+                self._stop_following(failure)
+            return
+        except RaftlogError as failure:
+            self._elsewhere(str(failure))
+            return
+        view.install(image)
+        self.snapshots_installed += 1
+        log.info("snapshot applied", offset=view.applied)
+        self._fetch()
+        self._events.moved()
+
+    def _stop_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def _refused(self, reply: controller_pb2.MetadataFetchResponse) -> None:
+        code = reply.error.error_code
+        if code == ErrorCode.NOT_CONTROLLER:
+            self._go(self._finder.redirected(reply.leader_endpoint, self._loop.time()))
+        elif code == ErrorCode.INCONSISTENT_GENERATION:
+            self._other_generation(reply.generation)
+        elif code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._fail(f"{self._dialled} refuses this broker: {reply.error.error_message}")
+        else:
+            self._elsewhere(reply.error.error_message)
+
+    def _other_generation(self, generation: int) -> None:
+        """Restore and unsafe recovery raise the generation; a controller with a lower one has missed that."""
+        if generation <= self._view.generation:
+            self._elsewhere(f"it has generation {generation} of the log, the newest is {self._view.generation}")
+            return
+        log.warning("the log was replaced by another generation", old=self._view.generation, new=generation)
+        self._view.reset(generation)
+        self._events.generation_changed()
+        self._fetch()
+
+    def _elsewhere(self, why: str) -> None:
+        log.info("looking for another controller", controller=self._dialled, reason=why)
+        self._go(self._finder.lost(self._loop.time()))
+
+    def _fail(self, message: str) -> None:
+        self._stop_following(FatalError(message))
+
+    def _stop_following(self, error: FatalError) -> None:
+        self.close()
+        self._events.failed(error)

@@ -1,0 +1,240 @@
+"""Which image answers a read, and how long a read may wait for it. Pure.
+
+*repeatable*: the image at the LAO told. *latest*: the tip. With a token T: for *repeatable* the oldest kept image at
+max(T, told) or later, for *latest* the tip once it has reached T. A read that cannot be answered yet is parked until the view
+moves or its deadline comes.
+
+*strict*: the image at the LAO told, once that has reached T and all that was applied here at some moment of the read at which this broker
+held its lease. While a broker holds a lease it counts, so every LAO there ever was is applied here: with it every write that was answered
+``acknowledged``, and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO, so whoever reads
+strictly after this one has applied it. [Without the wait: A has been told 10 and shows it, then B, told 8, shows 8 to the next who asks.]
+
+Why: docs/decisions/011-read-leases.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from sortedcontainers import SortedDict
+
+from broker.metadata.view import UNKNOWN, View
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import versions
+from raftlog.metadata.image import Image
+from raftlog.resource_limits import RETRY_AFTER_MS
+from raftlog.shares import Shares
+from raftlog.wire.broker.v1 import broker_pb2
+
+R = TypeVar("R")
+_FIRST = 0
+_REPEATABLE, _LATEST, _STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
+_LEASELESS = -1
+"""The queue of strict reads that have met no moment with a lease yet: which offset they need is not known."""
+
+
+class Lease(Protocol):
+    """What the gate asks about this broker's lease."""
+
+    def reader(self, now: float) -> None:
+        """There is a strict reader."""
+
+    def held(self, now: float) -> bool:
+        """Whether it is in force."""
+
+    def refusal(self) -> str:
+        """Why it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked(Generic[R]):
+    request: R
+    queue: int
+    """A ReadMode, or _LEASELESS."""
+    offset: int
+    deadline: float
+    reader: Hashable
+
+
+class ReadGate(Generic[R]):
+    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the answer.
+
+    No reader has more waiting than the others may still add. A read that names a timeout above ``max_timeout_ms`` has that one.
+    """
+
+    def __init__(
+        self, view: View, lease: Lease, *, max_parked: int, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1
+    ) -> None:
+        self._view = view
+        self._lease = lease
+        self._max_parked = max_parked
+        self._default_timeout_ms = default_timeout_ms
+        self._max_timeout_ms = max_timeout_ms
+        self._shares = Shares(max_parked)
+        self._of_reader: dict[Hashable, dict[int, tuple[tuple[int, int], _Parked[R]]]] = {}
+        """By reader and number: the key in its queue, and what waits."""
+        self._ids = 0
+        # By (offset needed, arrival): those of a kind that can be answered now are at the front.
+        self._waiting: dict[int, SortedDict] = {
+            queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
+        }
+        # (deadline, arrival) -> the key in the above.
+        self._deadlines: SortedDict = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    @property
+    def next_deadline(self) -> float:
+        """When to call :meth:`expire`."""
+        return self._deadlines.peekitem(_FIRST)[0][0] if self._deadlines else float("inf")
+
+    def admit(
+        self, request: R, options: broker_pb2.ReadOptions, now: float, *, why_fenced: str, reader: Hashable = None
+    ) -> Image | None:
+        """The image that answers a new read; None: it is parked. Raises ApiError.
+
+        ``reader``: whose it is, for its share and for :meth:`abandon`; None shares with nobody.
+
+        ``why_fenced``: not empty if this broker is fenced or has to take itself for it: then it takes nothing new.
+        """
+        if why_fenced:
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
+        queue, offset = self._wanted(options)
+        if queue == _STRICT:
+            self._lease.reader(now)
+            if self._lease.held(now):
+                offset = max(offset, self._view.applied)
+            else:
+                queue = _LEASELESS
+        image = self._find(queue, offset)
+        if image is None:
+            timeout_ms = min(options.timeout_ms or self._default_timeout_ms, self._max_timeout_ms)
+            self._park(_Parked(request, queue, offset, now + timeout_ms / 1000, reader))
+        return image
+
+    def release(self, now: float, limit: int = 2**31) -> list[tuple[R, Image]]:
+        """Parked reads that can be answered now, at most ``limit``. Call it whenever the view has moved, or a lease may have come."""
+        if self._waiting[_LEASELESS] and self._lease.held(now):
+            self._take_floor()
+        released: list[tuple[R, Image]] = []
+        for queue, waiting in self._waiting.items():
+            while waiting and len(released) < limit:
+                key, parked = waiting.peekitem(_FIRST)
+                image = self._find(queue, parked.offset)
+                if image is None:
+                    break
+                self._forget(key, parked)
+                released.append((parked.request, image))
+        return released
+
+    def expire(self, now: float) -> list[tuple[R, ApiError]]:
+        """The parked reads whose deadline has come, and what to tell them."""
+        expired: list[tuple[R, ApiError]] = []
+        while self._deadlines and self._deadlines.peekitem(_FIRST)[0][0] <= now:
+            expired.append(self._end_first(self._too_late))
+        return expired
+
+    def refuse_all(self, error: ApiError) -> list[tuple[R, ApiError]]:
+        """Empty the gate, as when the log's generation changes or the broker ends."""
+        return [self._end_first(lambda _: error) for _ in range(len(self))]
+
+    def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
+        """Nobody waits any more for those of a reader's reads that are unwanted: their link is gone."""
+        for key, parked in list(self._of_reader.get(reader, {}).values()):
+            if unwanted(parked.request):
+                self._forget(key, parked)
+
+    def _take_floor(self) -> None:
+        """A moment with a lease, for all strict reads that have waited for one: what is applied now is what they need."""
+        applied = self._view.applied
+        for key, parked in list(self._waiting[_LEASELESS].items()):
+            self._forget(key, parked)
+            self._keep(replace(parked, queue=_STRICT, offset=max(parked.offset, applied)), key[1])
+
+    def _wanted(self, options: broker_pb2.ReadOptions) -> tuple[int, int]:
+        if options.timeout_ms < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="read.timeout_ms")
+        if options.mode not in (_REPEATABLE, _LATEST, _STRICT):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode")
+        if options.mode == _STRICT and not versions.supports_strict_reads(self._view.tip.features):
+            level = versions.metadata_version(self._view.tip.features)
+            message = f"strict reads need metadata.version 3, the cluster is at {level} as far as this broker knows"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message, field="read.mode")
+        queue = int(options.mode)
+        if not options.HasField("at_least"):
+            return queue, UNKNOWN
+        if options.at_least.generation != self._view.generation:
+            message = (
+                f"the token is of generation {options.at_least.generation} of the log, this broker has "
+                f"{self._view.generation}: the log was restored, what was seen before may be gone"
+            )
+            raise ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="read.at_least.generation")
+        return queue, options.at_least.offset
+
+    def _find(self, queue: int, offset: int) -> Image | None:
+        view = self._view
+        if queue == _LATEST:
+            return view.tip if view.applied >= offset else None
+        if queue == _LEASELESS:
+            return None
+        at_lao = view.repeatable
+        if at_lao is None or offset <= at_lao.offset:
+            return at_lao
+        return None if queue == _STRICT else view.at_least(offset)
+
+    def _park(self, parked: _Parked[R]) -> None:
+        if len(self) >= self._max_parked:
+            message = f"{self._max_parked} reads are waiting already"
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+        if parked.reader is not None and not self._shares.has_room(parked.reader):
+            message = f"{self._shares.held(parked.reader)} reads of this connection are waiting already"
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS)
+        self._ids += 1
+        self._keep(parked, self._ids)
+
+    def _keep(self, parked: _Parked[R], number: int) -> None:
+        key = (parked.offset, number)
+        self._waiting[parked.queue][key] = parked
+        self._deadlines[parked.deadline, number] = (key, parked)
+        if parked.reader is not None:
+            self._shares.take(parked.reader)
+            self._of_reader.setdefault(parked.reader, {})[number] = (key, parked)
+
+    def _forget(self, key: tuple[int, int], parked: _Parked[R]) -> None:
+        del self._waiting[parked.queue][key]
+        del self._deadlines[parked.deadline, key[1]]
+        if parked.reader is not None:
+            self._shares.give_back(parked.reader)
+            own = self._of_reader[parked.reader]
+            del own[key[1]]
+            if not own:
+                del self._of_reader[parked.reader]
+
+    def _end_first(self, why: Callable[[_Parked[R]], ApiError]) -> tuple[R, ApiError]:
+        key, parked = self._deadlines.peekitem(_FIRST)[1]
+        self._forget(key, parked)
+        return parked.request, why(parked)
+
+    def _too_late(self, parked: _Parked[R]) -> ApiError:
+        if parked.queue == _LEASELESS:
+            why = self._lease.refusal() or "no controller has given one in time"
+            return ApiError(
+                ErrorCode.NO_READ_LEASE, f"this broker has no lease for strict reads: {why}", field="read.mode"
+            )
+        if parked.queue != _LATEST and self._view.repeatable is None:
+            return ApiError(
+                ErrorCode.LAO_UNKNOWN, "the lowest acknowledged offset is not known here; mode LATEST needs none"
+            )
+        if parked.queue == _STRICT and parked.offset <= self._view.applied:
+            message = (
+                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at {self._view.told}"
+            )
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT, message, field="read.mode")
+        return ApiError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"offset {parked.offset} is not applied here in time; this broker is at {self._view.applied}",
+            field="read.at_least.offset",
+        )

@@ -1,0 +1,1 @@
+"""How a broker gets its id, registers, and keeps its session."""

@@ -1,0 +1,79 @@
+"""The broker's own directory: whose it is, and the lock that proves which process uses it.
+
+It is formatted and laid out like every node's (see :mod:`raftlog.storage.layout`). A broker keeps no metadata log in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.registration.identity import known_id
+from raftlog.errors import ConfigError, StorageError
+from raftlog.metadata.entities import Process
+from raftlog.storage.api import NodeIdentity
+from raftlog.storage.layout import LOCK_FILE, DirectoryLock
+from raftlog.storage.meta_file import read_identity, write_identity
+from raftlog.storage.private import close_to_others
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDirectory:
+    """A locked directory. ``process`` names this process for the registration.
+
+    Whoever holds the same lock file (device and inode, on the same boot, with the same directory id) later proves that this
+    process is gone: a cloned disk has the same directory id, but a lock file of its own.
+    """
+
+    identity: NodeIdentity
+    process: Process
+    _lock: DirectoryLock
+    _path: Path
+
+    @property
+    def broker_id(self) -> int:
+        """Whose it is; NO_NODE_ID: nobody's yet."""
+        return self.identity.node_id
+
+    def claim(self, broker_id: int) -> BrokerDirectory:
+        """The same directory, of this broker from now on: durable when this returns. Raises StorageError."""
+        if broker_id == self.identity.node_id:
+            return self
+        identity = dataclasses.replace(self.identity, node_id=broker_id)
+        write_identity(self._path, identity)
+        return dataclasses.replace(self, identity=identity)
+
+    def close(self) -> None:
+        """Give the directory back. Idempotent."""
+        self._lock.release()
+
+
+def open_directory(
+    directory: Path, *, cluster_id: str, broker_id: int, boot_id_file: Path = BOOT_ID_FILE
+) -> BrokerDirectory:
+    """Lock the directory of a broker; ``broker_id`` NO_NODE_ID: it is not configured.
+
+    Raises ConfigError: not formatted, somebody else's, or in use; StorageError.
+    """
+    identity = read_identity(directory)
+    if identity.cluster_id != cluster_id:
+        raise ConfigError(
+            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, configured is cluster {cluster_id!r}"
+        )
+    known_id(broker_id, identity.node_id, directory)
+    lock = DirectoryLock.exclusive(directory)
+    try:
+        close_to_others(directory)
+        status = (directory / LOCK_FILE).stat()
+        boot_id = boot_id_file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        lock.release()
+        raise ConfigError(f"can't tell what names this process: {error}") from error
+    except StorageError:
+        lock.release()
+        raise
+    process = Process(boot_id, identity.directory_id, status.st_dev, status.st_ino)
+    return BrokerDirectory(identity, process, lock, directory)

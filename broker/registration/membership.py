@@ -1,0 +1,188 @@
+"""Registration and heartbeats: carries out what the lifecycle decides, over links of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from broker.metadata.read_lease import ReadLease
+from broker.metadata.view import View
+from broker.registration.lifecycle import NEVER, Exit, Heartbeat, Lifecycle, Register
+from broker.registration.registering import LISTENER_NAME, registration_request
+from broker.settings import BrokerSettings
+from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Process
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2
+
+log = structlog.get_logger(__name__)
+
+Answered = Callable[[controller_pb2.ControllerResponse], None]
+
+
+class Membership:
+    """The shell around a :class:`Lifecycle`; the client becomes its own. Call :meth:`pump` after each stimulus."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        lifecycle: Lifecycle,
+        view: View,
+        lease: ReadLease,
+        client: ControllerClient,
+        *,
+        process: Process,
+        incarnation_id: str,
+        on_heartbeat: Callable[[], None],
+        on_exit: Callable[[Exit], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._lifecycle = lifecycle
+        self._view = view
+        self._lease = lease
+        self._client = client
+        self._process = process
+        self._incarnation_id = incarnation_id
+        self._on_heartbeat = on_heartbeat
+        self._on_exit = on_exit
+        self._listener = records_pb2.Listener()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._last_error = ""
+        self._checked_ms = 0
+        self.misfit = ""
+        """What is wrong with this broker's times, given the controllers' session timeout; empty: nothing."""
+        self._over = False
+
+    def start(self, host: str, port: int) -> None:
+        """Begin to register, as reachable at this address."""
+        self._listener = records_pb2.Listener(name=LISTENER_NAME, host=host, port=port)
+        self.pump()
+
+    def close(self) -> None:
+        """Stop, telling nobody. Idempotent."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._client.close()
+
+    def pump(self) -> None:
+        """Send what the lifecycle wants sent, and come back when it wants to be asked again."""
+        if self._over:
+            return
+        action = self._lifecycle.poll(self._loop.time())
+        if isinstance(action, Register):
+            self._call(self._registration(action), self._registered)
+        elif isinstance(action, Heartbeat):
+            self._call(self._heartbeat(action), self._heartbeat_answered)
+        if self._lifecycle.exit is not None:
+            self._over = True
+            self._on_exit(self._lifecycle.exit)
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self._lifecycle.next_deadline
+        if deadline == self._timer_at and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, deadline
+        if deadline != NEVER:
+            self._timer = self._loop.call_at(deadline, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
+        # Not longer than until the next heartbeat would be due: that one says more, and goes on another link if this one says nothing.
+        timeout_s = self._settings.lifecycle.answer_within_ms / 1000
+        self._client.send(request, timeout_s).add_done_callback(partial(self._ended, answered))
+
+    def _ended(self, answered: Answered, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+        if self._over:
+            future.exception()  # Looked at: nobody is left to whom it matters.
+            return
+        try:
+            answered(checked(future.result()))
+            self._last_error = ""
+        except ApiError as error:
+            self._note(error)
+            self._lifecycle.failed(error, self._loop.time())
+        self.pump()
+
+    def _note(self, error: ApiError) -> None:
+        # Once for each new reason: a controller that stays away must not fill the log.
+        if str(error) != self._last_error:
+            self._last_error = str(error)
+            log.warning("the controller did not take it", broker=self._settings.broker_id, error=str(error))
+
+    def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
+        listener = self._listener
+        body = registration_request(self._settings, self._process, self._incarnation_id, listener.host, listener.port)
+        body.previous_broker_epoch = action.previous_broker_epoch
+        return controller_pb2.ControllerRequest(cluster_id=self._settings.cluster_id, register_broker=body)
+
+    def _registered(self, response: controller_pb2.ControllerResponse) -> None:
+        reply = response.register_broker
+        epoch = reply.broker_epoch
+        log.info("registered", broker=self._settings.broker_id, broker_epoch=epoch)
+        self._check_timeouts(reply.broker_session_timeout_ms)
+        self._lifecycle.registered(
+            epoch,
+            self._loop.time(),
+            heartbeats=not reply.heartbeats_off,
+            metadata_offset=reply.metadata_offset,
+        )
+
+    def _check_timeouts(self, session_timeout_ms: int) -> None:
+        """Say loudly, once for each value, if the controllers' session timeout does not fit this broker's own times."""
+        if session_timeout_ms == self._checked_ms:
+            return
+        self._checked_ms = session_timeout_ms
+        self.misfit = self._settings.lifecycle.misfit(session_timeout_ms)
+        if self.misfit:
+            log.error("timeouts do not fit the controllers'", broker=self._settings.broker_id, problem=self.misfit)
+
+    def _heartbeat(self, action: Heartbeat) -> controller_pb2.ControllerRequest:
+        view = self._view
+        return controller_pb2.ControllerRequest(
+            cluster_id=self._settings.cluster_id,
+            broker_heartbeat=controller_pb2.BrokerHeartbeatRequest(
+                broker_id=self._settings.broker_id,
+                broker_epoch=action.broker_epoch,
+                current_metadata_offset=view.applied,
+                want_shut_down=action.want_shut_down,
+                target_state=controller_pb2.BrokerLifecycleState.Name(action.target_state),
+                controller_epoch=view.controller_epoch,
+                told_lowest_acknowledged_offset=view.told,
+                told_high_watermark=view.high_watermark,
+                want_read_lease=self._lease.wanted(self._loop.time()),
+            ),
+        )
+
+    def _heartbeat_answered(self, response: controller_pb2.ControllerResponse) -> None:
+        reply = response.broker_heartbeat
+        if reply.error_code:
+            raise _error_of(reply.error_code)
+        if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset):
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
+        self._check_timeouts(reply.broker_session_timeout_ms)
+        lifecycle, now = self._lifecycle, self._loop.time()
+        self._lease.answered(lifecycle.sent_at, reply.read_lease_ms, reply.read_lease_refusal)
+        lifecycle.heartbeat_answered(
+            now,
+            should_shut_down=reply.should_shut_down,
+            next_within_s=self._lease.next_heartbeat_s(now, reply.read_lease_ms),
+        )
+        self._on_heartbeat()
+
+
+def _error_of(code: int) -> ApiError:
+    known = ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.UNKNOWN_SERVER_ERROR
+    return ApiError(known, f"the controller answered a heartbeat with error code {code}")

@@ -1,0 +1,1 @@
+"""The shell of a broker: its requests, its links, its wiring."""

@@ -1,0 +1,80 @@
+"""ApiVersions: what clients may ask of this broker, by the feature levels that the cluster has finalized.
+
+A broker *offers* by its image at the LAO it was told, and *takes* by its newest one. So when it offers what a new level brings, every
+unfenced broker has applied that level and takes it [A has applied the level and offers by it, its client asks B next, which has not: B
+refuses]. When the levels at LAO change, each connection is told so, and closed a while later: clients make new ones (KIP-778).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from broker.metadata.view import View
+from raftlog.metadata.versions import METADATA_VERSION, MIN_METADATA_VERSION, STRICT_READS
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+class Api(NamedTuple):
+    """A request that clients send. ``levels``: for each version of it, from 0 on, the level of metadata.version it needs."""
+
+    key: int
+    name: str
+    levels: tuple[int, ...]
+
+
+METADATA_KEY = 3
+STRICT_SINCE = 1
+"""The version from which on Metadata, DescribeConfigs and DescribeCluster may be strict reads."""
+
+_READ = (MIN_METADATA_VERSION, STRICT_READS)
+APIS = (
+    Api(METADATA_KEY, "Metadata", _READ),
+    Api(18, "ApiVersions", (MIN_METADATA_VERSION,)),
+    Api(32, "DescribeConfigs", _READ),
+    Api(60, "DescribeCluster", _READ),
+)
+
+
+class ApiVersions:
+    """What one broker offers. Pure. ``supported``: (name, lowest, highest level) of its build."""
+
+    def __init__(self, view: View, supported: tuple[tuple[str, int, int], ...]) -> None:
+        self._view = view
+        self._supported = supported
+        self._generation = -1
+        self._seen: Any = None
+        self._levels: Mapping[str, int] = {}
+        self._epoch = -1
+        self._guessed = False
+        """Somebody was answered before the levels were known."""
+
+    def moved(self) -> bool:
+        """The view has moved: whether other levels are offered now than before, so that clients have to ask anew."""
+        image = self._view.repeatable
+        if image is None or image.features is self._seen:
+            return False
+        self._seen = image.features
+        levels = {name: image.features[name] for name in sorted(image.features)}
+        if self._generation == self._view.generation and levels == self._levels:
+            return False
+        known = self._epoch >= 0 or self._guessed
+        self._generation, self._levels, self._epoch = self._view.generation, levels, image.offset
+        return known
+
+    def response(self) -> pb.ApiVersionsResponse:
+        """What is offered. Before this broker has ever known LAO: what needs no level."""
+        self._guessed = self._guessed or self._epoch < 0
+        level = min(self._levels.get(METADATA_VERSION, MIN_METADATA_VERSION), self._highest())
+        offered = pb.ApiVersionsResponse(finalized_features_epoch=self._epoch, generation=self._generation)
+        for api in APIS:
+            highest = sum(1 for needed in api.levels if needed <= level) - 1
+            offered.api_keys.add(api_key=api.key, name=api.name, min_version=0, max_version=highest)
+        for name, low, high in self._supported:
+            offered.supported_features.add(name=name, min_version=low, max_version=high)
+        for name, finalized in self._levels.items():
+            offered.finalized_features.add(name=name, level=finalized)
+        return offered
+
+    def _highest(self) -> int:
+        return next((high for name, _, high in self._supported if name == METADATA_VERSION), MIN_METADATA_VERSION)

@@ -1,0 +1,278 @@
+"""The requests of clients: reads answered from the image that the gate picks, writes forwarded to the active controller.
+
+A callback for each request, a callback for each answer; no Task. A broker forwards a write as it is, the client's identity
+included, and never sends it again once its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from broker.metadata import reads
+from broker.metadata.read_gate import ReadGate
+from broker.metadata.view import View
+from broker.partition.events import Client
+from broker.replication.data_plane import BODIES as DATA_BODIES
+from broker.replication.data_plane import DataPlane
+from broker.service.api_versions import ApiVersions
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import check as check_limits
+from raftlog.metadata.image import Image
+from raftlog.resource_limits import TURN_MAX_MS
+from raftlog.transport.api import Link, LinkClosedError
+from raftlog.transport.wire_errors import error_to_wire
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.data.v1 import data_pb2
+
+log = structlog.get_logger(__name__)
+
+
+class ReplyTo(Protocol):
+    """Where an answer goes: a link, or the future of a unary call."""
+
+    @property
+    def peer(self) -> str:
+        """Whose it is: all links of a connection are one reader."""
+
+    def send(self, message: Any) -> None:
+        """Queue the answer. Raises LinkClosedError."""
+
+    def unknown_kind(self, what: str) -> None:
+        """The request is none that is known here."""
+
+
+Pending = tuple[ReplyTo, broker_pb2.BrokerRequest]
+
+
+class RequestServer:
+    """Serves all links of clients. ``why_fenced``: why nothing new is taken now, empty if it is."""
+
+    def __init__(
+        self,
+        view: View,
+        gate: ReadGate[Pending],
+        writes: ControllerClient,
+        *,
+        cluster_id: str,
+        request_timeout_ms: int,
+        why_fenced: Callable[[], str],
+        describe: Callable[[], broker_pb2.DescribeBrokerResponse],
+        versions: ApiVersions,
+        data: DataPlane | None = None,
+        request_timeout_max_ms: int = 2**31 - 1,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._view = view
+        self._gate = gate
+        self._writes = writes
+        self._cluster_id = cluster_id
+        self._request_timeout_ms = request_timeout_ms
+        self._request_timeout_max_ms = request_timeout_max_ms
+        self._stopwatch = stopwatch or self._loop.time
+        self._release_due = False
+        self._why_fenced = why_fenced
+        self._describe = describe
+        self._versions = versions
+        self._links: dict[Link, None] = {}
+        self._data = data
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._closing = False
+
+    def accept(self, link: Link) -> RequestServer:
+        """A client's link: this object handles them all."""
+        self._links[link] = None
+        return self
+
+    def received(self, link: ReplyTo, messages: Sequence[broker_pb2.BrokerRequest]) -> None:
+        """Requests of one envelope."""
+        for request in messages:
+            try:
+                self._begin(link, request)
+            except ApiError as error:
+                self._refuse((link, request), error)
+        self._arm()
+
+    def closed(self, link: Any, reason: str) -> None:
+        """A client is gone, and what waits for it. Its writes go on: they may be executed already."""
+        self._links.pop(link, None)
+        self._gate.abandon(link.peer, lambda pending: pending[0] is link)
+        if self._data is not None:
+            self._data.client_closed(Client(link.peer, id(link)))
+
+    def released(self) -> None:
+        """The view has moved: answer the reads that waited for it, and tell clients if other feature levels are offered now."""
+        if self._versions.moved():
+            self._renegotiate()
+        if not self._release_due:
+            self._release()
+
+    def _release(self) -> None:
+        """Answer what can be answered, and go on in the next turn if it is much: thousands may wait for one offset."""
+        self._release_due = False
+        begun = self._stopwatch()
+        while found := self._gate.release(self._loop.time(), limit=1):
+            self._answer(*found[0])
+            took_s = self._stopwatch() - begun
+            if took_s >= TURN_MAX_MS / 1000:
+                # As long for everybody else.
+                self._release_due = True
+                self._loop.call_later(took_s, self._release)
+                return
+
+    def _renegotiate(self) -> None:
+        """Tell every client what is offered now, and close the connections when what is under way on them has had its time.
+
+        A client that knows this message makes a new connection, and leaves the old one when all is answered there.
+        """
+        response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
+        told = list(self._links)
+        log.info("clients renegotiate", connections=len(told), offset=response.api_versions.finalized_features_epoch)
+        for link in told:
+            try:
+                link.send(response)
+            except LinkClosedError:
+                continue
+        self._loop.call_later(self._request_timeout_ms / 1000, self._close_links, told)
+
+    def _close_links(self, links: list[Link]) -> None:
+        for link in links:
+            if link in self._links:
+                link.close("feature levels have changed")
+
+    def refuse_parked(self, error: ApiError) -> None:
+        """Answer all reads that wait with an error."""
+        for pending, reason in self._gate.refuse_all(error):
+            self._refuse(pending, reason)
+
+    def close(self) -> None:
+        """Take nothing more; what waits is told so."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.refuse_parked(_SHUTTING_DOWN)
+
+    def _begin(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+        if self._closing:
+            raise _SHUTTING_DOWN
+        if request.cluster_id and request.cluster_id != self._cluster_id:
+            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
+            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+        body = request.WhichOneof("body")
+        if body is None:
+            link.unknown_kind("a request without a body")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+        if body != "write":  # The controller checks that.
+            check_limits(getattr(request, body))
+        if body == "describe_broker":
+            _send(link, request.correlation_id, describe_broker=self._describe())
+        elif body == "api_versions":
+            _send(link, request.correlation_id, api_versions=self._versions.response())
+        elif body == "write":
+            self._forward(link, request)
+        elif body in DATA_BODIES:
+            if self._data is None:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+            answer = partial(_send, link, request.correlation_id)
+            self._data.request(request, answer, Client(link.peer, id(link)))
+        elif body == "broker_metadata":
+            _send(link, request.correlation_id, broker_metadata=self._led(request.broker_metadata))
+        else:
+            why = self._why_fenced()
+            now = self._loop.time()
+            image = self._gate.admit((link, request), request.read, now, why_fenced=why, reader=link.peer)
+            if image is not None:
+                self._answer((link, request), image)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, pending: Pending, image: Image) -> None:
+        link, request = pending
+        token = common_pb2.MetadataToken(generation=self._view.generation, epoch=image.epoch, offset=image.offset)
+        body = request.WhichOneof("body")
+        answer: Any
+        if body == "metadata":
+            answer = reads.metadata(image, request.metadata, self._cluster_id)
+        elif body == "describe_configs":
+            answer = reads.describe_configs(image, request.describe_configs)
+        else:
+            answer = reads.describe_cluster(image, request.describe_cluster, self._cluster_id)
+        _send(link, request.correlation_id, token=token, **{str(body): answer})
+
+    def _refuse(self, pending: Pending, error: ApiError) -> None:
+        link, request = pending
+        _send(link, request.correlation_id, error=error_to_wire(error))
+
+    def _expire(self) -> None:
+        self._timer = None
+        for pending, error in self._gate.expire(self._loop.time()):
+            self._refuse(pending, error)
+        self._arm()
+
+    def _arm(self) -> None:
+        """One timer for all parked reads, set to the earliest deadline there was when it was set."""
+        deadline = self._gate.next_deadline
+        if self._timer is not None and self._timer_at <= deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if len(self._gate):
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
+        if self._data is None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body")
+        if why := self._why_fenced():
+            # What it led may be another's by now.
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+        return self._data.describe_led(request)
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def _forward(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
+        if why := self._why_fenced():
+            raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
+        if request.write.timeout_ms < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field="write.timeout_ms")
+        # A copy: the message may still be the sender's, and the client numbers what it sends.
+        write = controller_pb2.ControllerRequest()
+        write.CopyFrom(request.write)
+        write.timeout_ms = min(write.timeout_ms or self._request_timeout_ms, self._request_timeout_max_ms)
+        future = self._writes.send(write, write.timeout_ms / 1000)
+        future.add_done_callback(partial(self._forwarded, (link, request)))
+
+    def _forwarded(self, pending: Pending, future: asyncio.Future[controller_pb2.ControllerResponse]) -> None:
+        error = future.exception()
+        if isinstance(error, ApiError):
+            self._refuse(pending, error)
+        elif error is not None:
+            raise error
+        else:
+            link, request = pending
+            _send(link, request.correlation_id, write=future.result())
+
+
+_SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
+
+
+def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:
+    """Answer, if the link is still there. It keeps nothing of the request: the records of a produce that waits are in the log."""
+    try:
+        try:
+            link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, **fields))
+        except ApiError as error:
+            # Too large for one message: say so instead.
+            link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, error=error_to_wire(error)))
+    except LinkClosedError:
+        return

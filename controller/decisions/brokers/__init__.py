@@ -1,0 +1,1 @@
+"""Registrations, heartbeats, broker ids and hostnames."""

@@ -1,0 +1,77 @@
+"""DescribeBrokers: what only the active controller knows. Registrations as committed, never as pending."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from controller.decision import Decision
+from controller.rules.partition_change import NO_LEADER, RECOVERING
+from controller.state.state import ControllerState
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.image import Image
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def describe_brokers(state: ControllerState, now: float) -> Decision:
+    """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
+    image, lao = state.committed, state.lao
+    leaders, partitions = _count(image)
+    body = rpc.DescribeBrokersResponse(
+        brokers=[
+            rpc.DescribedBroker(
+                broker_id=broker.id,
+                broker_epoch=broker.epoch,
+                state=lifecycle_state(broker),
+                endpoint=broker.endpoint,
+                rack=broker.rack,
+                applied_offset=lao.applied_of(broker.id),
+                told_lowest_acknowledged_offset=lao.told_of(broker.id),
+                last_contact_age_ms=_contact_age_ms(state, broker.id, now),
+                reason=broker.reason,
+                leader_count=leaders[broker.id],
+                replica_count=len(image.replicas_of.get(broker.id) or ()),
+                state_age_ms=max(0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)),
+                state_age_is_at_least=broker.id not in state.changed_at,
+                registration_version=broker.registration_version,
+            )
+            for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+        ],
+        lowest_acknowledged_offset=lao.lao,
+        lao_unknown_reason=lao.unknown_reason,
+        high_watermark=image.offset + 1,
+        held_back_by=lao.held_back_by(),
+        held_back_ms=state.hold_up.held_ms(now),
+        partitions=partitions,
+    )
+    return Decision([], body)
+
+
+def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
+    """How many partitions each broker leads, and how many want attention."""
+    leaders: Counter[int] = Counter()
+    away = reassigning = recovering = 0
+    for partition in image.partitions.values():
+        leader = partition.leader
+        leaders[leader] += 1
+        away += leader != partition.replicas[0]
+        reassigning += bool(partition.adding_replicas or partition.removing_replicas)
+        recovering += partition.leader_recovery_state == RECOVERING
+    return leaders, rpc.PartitionCounts(
+        total=len(image.partitions),
+        offline=leaders[NO_LEADER],
+        not_led_by_preferred=away,
+        reassigning=reassigning,
+        recovering=recovering,
+    )
+
+
+def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:
+    """KIP-343's state of a registration."""
+    if broker.fenced:
+        return rpc.INACTIVE
+    return rpc.STOPPING if broker.in_controlled_shutdown else rpc.ACTIVE
+
+
+def _contact_age_ms(state: ControllerState, broker_id: int, now: float) -> int:
+    contact = state.sessions.last_contact(broker_id)
+    return -1 if contact is None else max(0, round((now - contact) * 1000))

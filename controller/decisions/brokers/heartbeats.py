@@ -1,0 +1,211 @@
+"""Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's table, KIP-343's names).
+
+A heartbeat that changes nothing writes nothing. The broker's report has been taken in before its heartbeat is decided.
+"""
+
+from __future__ import annotations
+
+from controller.decision import Decision, refuse
+from controller.rules.elections import MAX_REMOVALS, leads_any
+from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
+from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
+from controller.state.leaving import holds_many
+from controller.state.state import ControllerState
+from raftlog.errors import ErrorCode
+from raftlog.metadata import versions
+from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Broker
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+
+def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
+    """Raise INVALID_REQUEST for offsets that are none, and for a target state that is none."""
+    for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
+        if getattr(request, name) < -1:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name)
+    if request.target_state not in rpc.BrokerLifecycleState.values():
+        raise refuse(ErrorCode.INVALID_REQUEST, f"there is no broker state {request.target_state}", "target_state")
+
+
+def decide_heartbeat(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
+    """The next state of a broker whose epoch has been checked and whose report has been taken in."""
+    want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
+    # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
+    want_fence = (request.want_fence or request.target_state == rpc.INACTIVE) and not heartbeats_off(state)
+    if broker.has_left:
+        return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
+    # A process that says that it stops reads strictly no more: it is moved and leaves whatever lease it has.
+    if broker.in_controlled_shutdown:
+        return _while_stopping(state, broker, request, now)
+    if want_shut_down:
+        at_once = _may_leave_at_once(state, broker, want_fence=want_fence)
+        return _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
+    if broker.fenced:
+        return _while_fenced(state, broker, request, now, want_fence=want_fence)
+    if want_fence:
+        if state.read_leases.ends_at(broker.id) > now:
+            # Asked for again with each heartbeat: in force when its lease for strict reads has ended.
+            reply = _reply(state, broker, request, rpc.ACTIVE)
+            return reply._replace(on_proposed=lambda: state.read_leases.stop(broker.id))
+        body = _reply(state, broker, request, rpc.INACTIVE).body
+        records = fence(state.pending, broker, Cause.ASKED_TO_BE_FENCED)
+
+        def remember() -> None:
+            state.changed(broker.id, now)
+            state.leaving.fenced(broker.id, len(records))
+
+        return Decision(records, body, None, remember)
+    reply = _reply(state, broker, request, rpc.ACTIVE)
+    return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
+
+
+def _with_lease(state: ControllerState, broker: Broker, reply: Decision, now: float) -> Decision:
+    """Give a lease for strict reads along, or say why not. The reply wrote nothing, so it waits for a confirmed round."""
+    refusal = _no_lease(state, broker, now)
+    if refusal:
+        reply.body.read_lease_refusal = refusal
+        return reply
+    reply.body.read_lease_ms = state.read_leases.length_ms
+    return reply._replace(on_proposed=lambda: state.read_leases.granted(broker.id, now))
+
+
+def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
+    if not versions.supports_strict_reads(state.pending.features):
+        level = versions.metadata_version(state.pending.features)
+        return f"metadata.version is {level}: leases for strict reads need 3"
+    if heartbeats_off(state):
+        return "heartbeats are not in force: broker.heartbeat.version is 0"
+    if not state.lao.unfenced_throughout(broker.id):
+        return "that this broker is unfenced is not committed yet"
+    if state.read_leases.is_withheld(broker.id, now):
+        return "this broker is about to be fenced or unregistered, or metadata.version to be lowered"
+    return ""
+
+
+def is_caught_up(broker: Broker, applied: int) -> bool:
+    """Whether a broker has applied its own registration; one that does not report offsets is taken at its word."""
+    return applied >= broker.epoch or broker.registration_version == LEGACY_REGISTRATION
+
+
+def may_unfence(state: ControllerState, broker: Broker) -> bool:
+    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO rules ask for.
+
+    One that is still being taken out of ISRs is not.
+    """
+    if broker.id in state.leaving:
+        return False
+    if heartbeats_off(state):
+        return state.lao.may_join(broker.id)
+    return is_caught_up(broker, state.lao.applied_of(broker.id)) and state.lao.may_join(broker.id)
+
+
+def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
+    """Whether a broker that was fenced for its lag must stay so for now."""
+    return state.lag_watch.on_probation(broker.id, now) and not heartbeats_off(state)
+
+
+def unfence_decision(state: ControllerState, broker: Broker, now: float, body: object = None) -> Decision:
+    """Unfence a broker that is ready."""
+
+    def remember() -> None:
+        state.no_unfence(broker.id)
+        state.lag_watch.unfenced(broker.id, now)
+        state.changed(broker.id, now)
+
+    cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
+    return Decision(unfence(state.pending, broker, cause), body, None, remember)
+
+
+def lowest_active_offset(state: ControllerState) -> int | None:
+    """The lowest offset applied by the brokers that go on: unfenced, not stopping, and reporting. None: there are none."""
+    return min(
+        (
+            state.lao.applied_of(broker_id)
+            for broker_id, broker in state.committed.brokers.items()
+            if broker.active and broker.registration_version != LEGACY_REGISTRATION
+        ),
+        default=None,
+    )
+
+
+def _while_fenced(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float, *, want_fence: bool
+) -> Decision:
+    if want_fence:
+        state.no_unfence(broker.id)
+    else:
+        # What a broker says it wants is a fact like its offset, not an effect of this decision.
+        state.ask_unfence(broker.id)
+        if may_unfence(state, broker) and not on_probation(state, broker, now) and not state.without_space:
+            body = _reply(state, broker, request, rpc.ACTIVE).body
+            return unfence_decision(state, broker, now, body)
+    return _reply(state, broker, request, rpc.INACTIVE)
+
+
+def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
+    """Whether there is nothing to wait for, or the broker does not want to; what it is in must fit into one batch."""
+    if broker.fenced:
+        return True
+    return (want_fence or not leads_any(state.pending, broker.id)) and not holds_many(state.pending, broker.id)
+
+
+def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
+    """Move its leaderships away; it leaves once the others know, so that clients are not sent to a broker that is gone."""
+    records = begin_shutdown(state.pending, broker)
+    last_offset = state.next_offset + len(records) - 1
+
+    def remember() -> None:
+        if len(records) < MAX_REMOVALS:
+            # All is moved; else the next heartbeat goes on.
+            state.shutdown_offsets[broker.id] = last_offset
+        state.changed(broker.id, now)
+
+    return Decision(records, _reply(state, broker, request, rpc.STOPPING).body, None, remember)
+
+
+def _while_stopping(
+    state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
+) -> Decision:
+    # It leads nothing any more, and nobody gives it anything while it stops. After a failover the offset is not known:
+    # begin anew, at the end of the log.
+    if broker.id not in state.shutdown_offsets:
+        return _stop(state, broker, request, now)
+    lowest = lowest_active_offset(state)
+    if lowest is not None and lowest < state.shutdown_offsets[broker.id]:
+        return _reply(state, broker, request, rpc.STOPPING)
+    return _leave(state, broker, request, now)
+
+
+def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
+    """The session ends with the leave, so that a successor can register at once."""
+    body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
+
+    def remember() -> None:
+        state.forget(broker.id)
+        state.changed(broker.id, now)
+
+    return Decision(take_leave(state.pending, broker), body, None, remember)
+
+
+def _reply(
+    state: ControllerState,
+    broker: Broker,
+    request: rpc.BrokerHeartbeatRequest,
+    next_state: rpc.BrokerLifecycleState,
+    *,
+    should_shut_down: bool = False,
+) -> Decision:
+    body = rpc.BrokerHeartbeatResponse(
+        is_caught_up=is_caught_up(broker, request.current_metadata_offset),
+        is_fenced=next_state == rpc.INACTIVE,
+        should_shut_down=should_shut_down,
+        lowest_acknowledged_offset=state.lao.lao,
+        current_state=next_state,
+        controller_epoch=state.epoch,
+        broker_id=broker.id,
+        broker_epoch=broker.epoch,
+        broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
+    )
+    return Decision([], body)

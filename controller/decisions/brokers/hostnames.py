@@ -1,0 +1,202 @@
+"""The mapping from hostnames to broker ids (KIP-426): written with registrations, listed and edited by hand, and cleaned up.
+
+A mapping says who ran on a host last. It is a hint for a broker that has lost its disk, never a claim: who registers, has the id.
+"""
+
+from __future__ import annotations
+
+from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits.hosts import host_error
+from raftlog.metadata.entities import Broker, Hostname
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.hostnames import BY_REGISTRATION, MAPPING_VERSION, host_of, hostname_key
+from raftlog.metadata.image import Image, ImageView
+from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import supports_hostnames
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+BY_HAND = "set by hand"
+STALE = "its broker has registered from another host since"
+COLLECT_INTERVAL_S = 60.0
+COLLECT_MAX = 100
+"""Mappings that one run of the collection deletes at the most."""
+
+
+def check_supported(view: ImageView) -> None:
+    """Raise UNSUPPORTED_VERSION below the level of metadata.version that knows hostnames."""
+    if not supports_hostnames(view.features):
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "hostnames and broker ids that are not configured need metadata.version 3: raise it with UpdateFeatures",
+        )
+
+
+def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
+    """The record that maps a registering broker's host to it; none if that is so already, or not known at this metadata.version."""
+    if not supports_hostnames(view.features):
+        return []
+    name = hostname_key(host)
+    old: Hostname | None = view.hostnames.get(name)
+    if old is not None and (old.broker_id, old.reason) == (broker_id, BY_REGISTRATION):
+        return []
+    return [_record(name, broker_id, BY_REGISTRATION)]
+
+
+def list_hostnames(state: ControllerState, now: float) -> Decision:
+    """All mappings by name, the absent ids, and the brokers without an id that wait. Raises UNSUPPORTED_VERSION."""
+    check_supported(state.pending)
+    image = state.committed
+    body = rpc.ListHostnamesResponse(
+        hostnames=[
+            rpc.MappedHostname(
+                hostname=mapping.name,
+                version=mapping.version,
+                broker_id=mapping.broker_id,
+                offset=mapping.offset,
+                reason=mapping.reason,
+                endpoint=_endpoint(image, mapping.broker_id),
+            )
+            for mapping in (image.hostnames[name] for name in sorted(image.hostnames))
+        ],
+        absent_ids=[
+            rpc.AbsentBrokerId(
+                broker_id=one.broker_id,
+                absent_for_ms=round(one.absent_for_s * 1000),
+                missing=one.missing,
+                replica_count=one.replica_count,
+                endpoint=_endpoint(image, one.broker_id),
+                missing_in_ms=round(one.missing_in_s * 1000),
+            )
+            for one in state.absences.absent(image, state.sessions.is_alive, now)
+        ],
+        waiting_brokers=[
+            rpc.WaitingBroker(
+                endpoint=one.place,
+                waiting_for_ms=round((now - one.since) * 1000),
+                awaited_id=rpc.AwaitedBrokerId(
+                    broker_id=one.broker_id, remaining_ms=max(0, round((one.until - now) * 1000))
+                ),
+            )
+            for one in state.id_waits.listed(now)
+        ],
+    )
+    return Decision([], body)
+
+
+def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) -> Decision:
+    """Set and delete mappings. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
+    check_supported(state.pending)
+    check_record_count(len(request.alterations), state.settings.max_records_per_request)
+    records: list[Record] = []
+    results: list[rpc.HostnameAlterationResult] = []
+    seen: set[str] = set()
+    for index, one in enumerate(request.alterations):
+        result = rpc.HostnameAlterationResult(hostname=one.hostname, offset=-1)
+        results.append(result)
+        try:
+            change = _alteration(state.pending, one, f"alterations[{index}]", seen)
+        except ApiError as error:
+            result.error.CopyFrom(wire_error(error))
+            continue
+        if change is not None and not request.validate_only:
+            result.offset = state.next_offset + len(records) if one.HasField("broker_id") else -1
+            records.append(change)
+        else:
+            old = state.pending.hostnames.get(hostname_key(one.hostname))
+            result.offset = -1 if old is None else old.offset
+    return Decision(records, rpc.AlterHostnamesResponse(results=results))
+
+
+class HostnameCollector:
+    """Deletes stale mappings: of broker N to host g, while N is registered from h since (KIP-426).
+
+    A mapping that is younger than the registration was set by hand, for the broker's next start: it stays.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.next_check = now + COLLECT_INTERVAL_S
+
+    def due(self, pending: ImageBuilder, now: float) -> Decision | None:
+        """The mappings to delete now, at most COLLECT_MAX; None: none."""
+        if now < self.next_check:
+            return None
+        self.next_check = now + COLLECT_INTERVAL_S
+        image = pending.snapshot()
+        stale = [name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])][:COLLECT_MAX]
+        return Decision([_record(name, None, STALE) for name in stale]) if stale else None
+
+
+def is_stale(image: ImageView, mapping: Hostname) -> bool:
+    """Whether the mapped broker has registered from another host after the mapping was written.
+
+    A process that amends its registration keeps its epoch: then the mapping that came with the amendment says when that was.
+    """
+    broker: Broker | None = image.brokers.get(mapping.broker_id)
+    if broker is None or host_of(broker) == mapping.name:
+        return False
+    own: Hostname | None = image.hostnames.get(host_of(broker))
+    amended = own is not None and (own.broker_id, own.reason) == (broker.id, BY_REGISTRATION)
+    return max(broker.epoch, own.offset if own is not None and amended else -1) > mapping.offset
+
+
+def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]) -> Record | None:
+    """The record of one alteration; None if it changes nothing."""
+    name = _name(view, one, field)
+    if name in seen:
+        raise refuse(ErrorCode.INVALID_REQUEST, f"host {name!r} is named twice", f"{field}.hostname")
+    seen.add(name)
+    if one.version != MAPPING_VERSION:
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"mappings of version {one.version} are not known, only of {MAPPING_VERSION}",
+            f"{field}.version",
+        )
+    if one.HasField("broker_id") and one.broker_id < 0:
+        raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {one.broker_id} is negative", f"{field}.broker_id")
+    old: Hostname | None = view.hostnames.get(name)
+    _check_expected(name, old, one, field)
+    if one.HasField("broker_id"):
+        # The same broker again is a change where a registration had mapped it: from now on it is meant.
+        same = old is not None and (old.broker_id, old.reason) == (one.broker_id, BY_HAND)
+        return None if same else _record(name, one.broker_id, BY_HAND)
+    if old is None:
+        raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname")
+    return _record(name, None, BY_HAND)
+
+
+def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
+    """The name that an alteration is about. Raises INVALID_REQUEST for what is no host.
+
+    A mapping that is there may be deleted whatever its name is: logs of before hosts were checked have some without a letter.
+    """
+    if not one.HasField("broker_id") and one.hostname in view.hostnames:
+        return one.hostname
+    error = host_error(one.hostname)
+    if error:
+        raise refuse(ErrorCode.INVALID_REQUEST, error, f"{field}.hostname")
+    return hostname_key(one.hostname)
+
+
+def _check_expected(name: str, old: Hostname | None, one: rpc.HostnameAlteration, field: str) -> None:
+    if not one.HasField("expected_offset"):
+        return
+    offset = -1 if old is None else old.offset
+    if offset != one.expected_offset:
+        found = "is not mapped" if old is None else f"is mapped to broker {old.broker_id} since offset {offset}"
+        raise refuse(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"host {name} {found}, expected was offset {one.expected_offset}: look again before you change it",
+            f"{field}.expected_offset",
+        )
+
+
+def _record(name: str, broker_id: int | None, reason: str) -> Record:
+    return record(pb.HostnameRecord(hostname=name, version=MAPPING_VERSION, broker_id=broker_id, reason=reason))
+
+
+def _endpoint(image: Image, broker_id: int) -> str:
+    broker = image.brokers.get(broker_id)
+    return "" if broker is None else broker.endpoint

@@ -1,0 +1,1 @@
+"""Exactly-once clients and export cursors."""

@@ -1,0 +1,164 @@
+"""Export cursors: how far each export of the log has come. Set by the exports, listed and removed by hand.
+
+A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start would promise what is gone, and one
+beyond the log's end would promise nothing. A cursor names the export it is of: two exports that move one cursor to and fro would each lose
+what the other has passed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decisions.quorum.membership import Look
+from controller.disk.retention import cursors_of
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import ExportCursor
+from raftlog.metadata.image import ImageView
+from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import supports_export_cursors
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+NAME_MAX_CHARS = 249
+TARGET_MAX_CHARS = 1024
+MAX_CURSORS = 100
+"""Each holds the log back on every node, and is a line of every node's metrics."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Decision:
+    """All cursors by name. Raises UNSUPPORTED_VERSION."""
+    _check_supported(state.pending)
+    image = state.committed
+    cursors = [
+        rpc.ExportCursor(
+            name=one.name,
+            end_offset=one.end_offset,
+            target=one.target,
+            offset=one.offset,
+            timestamp_ms=one.timestamp_ms,
+        )
+        for one in cursors_of(image)
+    ]
+    start = _log_start(look, now)
+    return Decision(
+        [],
+        rpc.ListExportCursorsResponse(cursors=cursors, log_start_offset=start, high_watermark=image.offset + 1),
+    )
+
+
+def alter_export_cursors(
+    state: ControllerState, request: rpc.AlterExportCursorsRequest, look: Look | None, now: float
+) -> Decision:
+    """Set and remove cursors. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
+    _check_supported(state.pending)
+    check_record_count(len(request.alterations), state.settings.max_records_per_request)
+    altering = _Altering(state, _log_start(look, now))
+    results: list[rpc.ExportCursorAlterationResult] = []
+    records: list[Record] = []
+    for index, one in enumerate(request.alterations):
+        result = rpc.ExportCursorAlterationResult(name=one.name, offset=-1)
+        results.append(result)
+        try:
+            change = altering.alter(one, f"alterations[{index}]")
+        except ApiError as error:
+            result.error.CopyFrom(wire_error(error))
+            continue
+        if change is not None and not request.validate_only:
+            result.offset = state.next_offset + len(records) if one.HasField("end_offset") else -1
+            records.append(change)
+        else:
+            result.offset = _offset_of(state.pending.export_cursors.get(one.name))
+    return Decision(records, rpc.AlterExportCursorsResponse(results=results))
+
+
+class _Altering:
+    """The alterations of one request, one after the other."""
+
+    def __init__(self, state: ControllerState, log_start_offset: int) -> None:
+        self._view = state.pending
+        self._log_start_offset, self._log_end_offset = log_start_offset, state.next_offset
+        self._count = len(self._view.export_cursors)
+        self._seen: set[str] = set()
+
+    def alter(self, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
+        """The record of one alteration; None if it changes nothing. Raises ApiError."""
+        name = one.name
+        if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"{name[:80]!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits, dots, dashes and underscores",
+                f"{field}.name",
+            )
+        if name in self._seen:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"cursor {name} is named twice", f"{field}.name")
+        self._seen.add(name)
+        old: ExportCursor | None = self._view.export_cursors.get(name)
+        _check_expected(name, old, one, field)
+        if one.HasField("end_offset"):
+            return self._set(old, one, field)
+        if old is None:
+            raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"there is no cursor {name}", f"{field}.name")
+        self._count -= 1
+        return record(pb.ExportCursorRecord(name=name))
+
+    def _set(self, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
+        if len(one.target) > TARGET_MAX_CHARS or not one.target.isprintable():
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"a target has at most {TARGET_MAX_CHARS} characters, all of them printable",
+                f"{field}.target",
+            )
+        if not self._log_start_offset <= one.end_offset <= self._log_end_offset:
+            raise refuse(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log of the active controller reaches from {self._log_start_offset} to {self._log_end_offset}: a cursor at"
+                f" {one.end_offset} would hold nothing",
+                f"{field}.end_offset",
+            )
+        if old is None:
+            if self._count >= MAX_CURSORS:
+                raise refuse(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"there are {self._count} export cursors already: remove those that nobody needs any more",
+                    f"{field}.name",
+                )
+            self._count += 1
+        elif one.target and old.target and one.target != old.target and not one.HasField("expected_offset"):
+            raise refuse(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"cursor {one.name} is that of the export {old.target}: take another name, or remove the cursor, or name the"
+                f" offset of its record, {old.offset}, to take it over",
+                f"{field}.target",
+            )
+        target = one.target or (old.target if old is not None else "")
+        if old is not None and (old.end_offset, old.target) == (one.end_offset, target):
+            return None
+        return record(pb.ExportCursorRecord(name=one.name, end_offset=one.end_offset, target=target))
+
+
+def _check_expected(name: str, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str) -> None:
+    if one.HasField("expected_offset") and _offset_of(old) != one.expected_offset:
+        found = "is not there" if old is None else f"was set at offset {old.offset}"
+        raise refuse(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"cursor {name} {found}, expected was offset {one.expected_offset}: look again before you change it",
+            f"{field}.expected_offset",
+        )
+
+
+def _check_supported(view: ImageView) -> None:
+    if not supports_export_cursors(view.features):
+        raise refuse(
+            ErrorCode.UNSUPPORTED_VERSION, "export cursors need metadata.version 4: raise it with UpdateFeatures"
+        )
+
+
+def _offset_of(cursor: ExportCursor | None) -> int:
+    return -1 if cursor is None else cursor.offset
+
+
+def _log_start(look: Look | None, now: float) -> int:
+    return 0 if look is None else look(now).log_start_offset

@@ -1,0 +1,1 @@
+"""Topics, partitions, ISRs, leaders and reassignments."""

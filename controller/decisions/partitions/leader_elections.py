@@ -1,0 +1,135 @@
+"""ElectLeaders (KIP-460): the preferred leaders back to work, and unclean leaders where nobody else is left.
+
+What the controller does by itself (``balance``) goes through the same two questions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decisions.partitions.reassignment import find_partition
+from controller.rules.partition_change import NO_LEADER, Brokers, Election, next_state
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import Image, PartitionKey
+from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def wants_preferred(brokers: Brokers, partition: Partition) -> bool:
+    """Whether the first replica does not lead, and could."""
+    first = partition.replicas[0]
+    return partition.leader != first and first in partition.isr and brokers.active(first)
+
+
+def wants_unclean(brokers: Brokers, partition: Partition) -> bool:
+    """Whether nobody leads, and some replica could, with or without all records."""
+    return partition.leader == NO_LEADER and any(map(brokers.active, partition.replicas))
+
+
+def elect(brokers: Brokers, partition: Partition, election: Election) -> pb.PartitionChangeRecord:
+    """The record of an election that has something to do: see the two questions above."""
+    change = next_state(brokers, partition, election=election)
+    assert change is not None
+    return change
+
+
+def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+    """Elect as asked. Raises INVALID_REQUEST, and POLICY_VIOLATION for more partitions than fit into a batch."""
+    if request.election_type not in (rpc.PREFERRED, rpc.UNCLEAN):
+        raise refuse(ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}", "election_type")
+    decision = _elect_named(state, request) if request.topics else _elect_all(state, request)
+    return Decision([], decision.body) if request.validate_only else decision
+
+
+def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+    view, brokers = state.pending, Brokers(state.pending)
+    limit = state.settings.max_records_per_request
+    # No further than that: a topic of many partitions that is named many times has no end.
+    named = list(islice(_named(state, request), limit + 1))
+    check_record_count(len(named), limit)
+    twice = Counter((name, index) for name, index, _ in named)
+    records: list[Record] = []
+    results: dict[str, rpc.ElectedTopic] = {}
+    for name, index, field in named:
+        topic = results.setdefault(name, rpc.ElectedTopic(name=name))
+        result = topic.partitions.add(partition_index=index, leader_id=NO_LEADER)
+        try:
+            if twice[name, index] > 1:
+                raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
+            partition = find_partition(view, name, index, field)
+            result.leader_id = partition.leader
+            _check_needed(brokers, partition, request.election_type, field)
+            change = elect(brokers, partition, _election(request))
+            result.leader_id = change.leader
+            records.append(record(change))
+        except ApiError as error:
+            result.error.CopyFrom(wire_error(error))
+    return Decision(records, rpc.ElectLeadersResponse(topics=results.values()))
+
+
+def _named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Iterator[tuple[str, int, str]]:
+    """(topic, partition, field) of all that are meant."""
+    view = state.pending
+    for index, topic in enumerate(request.topics):
+        field = f"topics[{index}]"
+        if topic.partition_indexes:
+            for position, partition_index in enumerate(topic.partition_indexes):
+                yield topic.name, partition_index, f"{field}.partition_indexes[{position}]"
+        else:
+            topic_id = view.topic_ids.get(topic.name)
+            # Partition 0 of a topic that is not there: its result says so.
+            count = view.topics[topic_id].partition_count if topic_id is not None else 1
+            yield from ((topic.name, each, f"{field}.name") for each in range(count))
+
+
+def _check_needed(brokers: Brokers, partition: Partition, election_type: int, field: str) -> None:
+    if election_type == rpc.UNCLEAN:
+        if partition.leader != NO_LEADER:
+            raise refuse(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads", field)
+        if not wants_unclean(brokers, partition):
+            raise refuse(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                f"none of the replicas {list(partition.replicas)} is live",
+                field,
+            )
+        return
+    first = partition.replicas[0]
+    if partition.leader == first:
+        raise refuse(ErrorCode.ELECTION_NOT_NEEDED, f"the preferred leader, broker {first}, leads", field)
+    if not wants_preferred(brokers, partition):
+        why = "is not live" if not brokers.active(first) else f"is not in the ISR {list(partition.isr)}"
+        raise refuse(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"the preferred leader, broker {first}, {why}", field)
+
+
+def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+    """All for which there is something to do, by topic id, up to one batch; the rest is counted. O(partitions)."""
+    image = state.pending.snapshot()
+    brokers, limit = Brokers(image), state.settings.max_records_per_request
+    keys = sorted(_wanting(image, brokers, request.election_type))
+    records: list[Record] = []
+    results: dict[str, rpc.ElectedTopic] = {}
+    for topic_id, index in keys[:limit]:
+        change = elect(brokers, image.partitions[topic_id, index], _election(request))
+        records.append(record(change))
+        name = image.topics[topic_id].name
+        topic = results.setdefault(name, rpc.ElectedTopic(name=name))
+        topic.partitions.add(partition_index=index, leader_id=change.leader)
+    body = rpc.ElectLeadersResponse(
+        topics=[results[name] for name in sorted(results)], remaining=max(0, len(keys) - limit)
+    )
+    return Decision(records, body)
+
+
+def _wanting(image: Image, brokers: Brokers, election_type: int) -> Iterator[PartitionKey]:
+    wants = wants_unclean if election_type == rpc.UNCLEAN else wants_preferred
+    return (key for key, partition in image.partitions.items() if wants(brokers, partition))
+
+
+def _election(request: rpc.ElectLeadersRequest) -> Election:
+    return Election.UNCLEAN if request.election_type == rpc.UNCLEAN else Election.PREFERRED

@@ -1,0 +1,143 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): move replicas from brokers to brokers, without losing one.
+
+While it lasts the replicas are target + removing. The leader takes the new ones into the ISR when they have caught up, and the change
+that brings in the last of them completes it (``partition_change``). A second reassignment of a partition starts from where the
+first one did: what was being added, and is not wanted any more, goes at once. Cancelling goes back there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
+from controller.rules.assignments import wrong_replicas
+from controller.rules.partition_change import (
+    NO_LEADER,
+    Assignment,
+    Brokers,
+    Election,
+    assignment_of,
+    next_state,
+)
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.config_layers import unclean_election_enabled
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import Image, ImageView
+from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest) -> Decision:
+    """Begin, change or cancel reassignments; each partition has its own result. Raises POLICY_VIOLATION."""
+    limit = state.settings.max_records_per_request
+    check_item_count(len(request.topics), limit, "topics")
+    check_record_count(sum(len(topic.partitions) for topic in request.topics), limit)
+    may_resize = not request.HasField("allow_replication_factor_change") or request.allow_replication_factor_change
+    named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    records: list[Record] = []
+    topics = []
+    for index, topic in enumerate(request.topics):
+        results = []
+        for position, wanted in enumerate(topic.partitions):
+            field = f"topics[{index}].partitions[{position}]"
+            result = rpc.ReassignedPartition(partition_index=wanted.partition_index)
+            try:
+                if named[topic.name, wanted.partition_index] > 1:
+                    raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
+                partition = find_partition(state.pending, topic.name, wanted.partition_index, field)
+                change = _decide(state.pending, partition, wanted, field, may_resize=may_resize)
+                if change is not None:
+                    records.append(record(change))
+            except ApiError as error:
+                result.error.CopyFrom(wire_error(error))
+            results.append(result)
+        topics.append(rpc.ReassignedTopic(name=topic.name, partitions=results))
+    body = rpc.AlterPartitionReassignmentsResponse(topics=topics)
+    return Decision([] if request.validate_only else records, body)
+
+
+def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Decision:
+    """What is under way in an image, topics by name. What does not exist is left out. O(partitions) without a list of topics."""
+    topics = []
+    for name, indexes in _asked(image, request):
+        topic_id = image.topic_ids[name]
+        found = (image.partitions.get((topic_id, index)) for index in indexes)
+        ongoing = [
+            rpc.OngoingPartitionReassignment(
+                partition_index=partition.index,
+                replicas=partition.replicas,
+                adding_replicas=partition.adding_replicas,
+                removing_replicas=partition.removing_replicas,
+                isr=partition.isr,
+            )
+            for partition in found
+            if partition is not None and (partition.adding_replicas or partition.removing_replicas)
+        ]
+        if ongoing:
+            topics.append(rpc.OngoingTopicReassignment(name=name, partitions=ongoing))
+    return Decision([], rpc.ListPartitionReassignmentsResponse(topics=topics))
+
+
+def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:
+    """A partition by its topic's name. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    topic_id = view.topic_ids.get(topic)
+    if topic_id is None:
+        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
+    partition: Partition | None = view.partitions.get((topic_id, index))
+    if partition is None:
+        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of topic {topic!r}", field)
+    return partition
+
+
+def _asked(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Iterable[tuple[str, Iterable[int]]]:
+    wanted = {topic.name: list(topic.partition_indexes) for topic in request.topics}
+    for name in sorted(wanted if request.topics else image.topic_ids):
+        if name in image.topic_ids:
+            yield name, sorted(set(wanted.get(name, ()))) or range(image.topics[image.topic_ids[name]].partition_count)
+
+
+def _decide(
+    view: ImageView, partition: Partition, wanted: rpc.ReassignablePartition, field: str, *, may_resize: bool
+) -> pb.PartitionChangeRecord | None:
+    if wanted.HasField("replicas"):
+        return _reassign(view, partition, tuple(wanted.replicas.ids), f"{field}.replicas", may_resize=may_resize)
+    if not partition.adding_replicas and not partition.removing_replicas:
+        raise refuse(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way here", field)
+    return _change(view, partition, Assignment(assignment_of(partition).original, (), ()), field)
+
+
+def _reassign(
+    view: ImageView, partition: Partition, target: tuple[int, ...], field: str, *, may_resize: bool
+) -> pb.PartitionChangeRecord | None:
+    wrong = wrong_replicas(view, target)
+    if wrong:
+        raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, field)
+    original = assignment_of(partition).original
+    if not may_resize and len(target) != len(original):
+        raise refuse(ErrorCode.INVALID_REPLICATION_FACTOR, f"{len(target)} replicas instead of {len(original)}", field)
+    removing = tuple(replica for replica in original if replica not in target)
+    adding = tuple(replica for replica in target if replica not in original)
+    return _change(view, partition, Assignment((*target, *removing), removing, adding), field)
+
+
+def _change(
+    view: ImageView, partition: Partition, assignment: Assignment, field: str
+) -> pb.PartitionChangeRecord | None:
+    """The record of another assignment. Raises INVALID_REPLICA_ASSIGNMENT if it would leave only those that may lack records."""
+    isr: Sequence[int] = [member for member in partition.isr if member in assignment.replicas]
+    brokers = Brokers(view)
+    if isr:
+        return next_state(brokers, partition, isr=isr, assignment=assignment)
+    if unclean_election_enabled(view, partition.topic_id):
+        change = next_state(brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN)
+        # A field that is not set reads as broker 0: nobody led, and nobody is found who could.
+        if change is not None and change.HasField("leader") and change.leader != NO_LEADER:
+            return change
+    raise refuse(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"none of the ISR {list(partition.isr)} would be left: only an unclean leader could follow",
+        field,
+    )

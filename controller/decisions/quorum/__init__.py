@@ -1,0 +1,1 @@
+"""Voters, leadership transfers and feature levels."""

@@ -1,0 +1,162 @@
+"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level do. All of a request or nothing.
+
+Why: docs/decisions/018-feature-levels.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from controller.decision import Decision, refuse
+from controller.decisions.quorum.downgrade import left_behind, warnings
+from controller.decisions.quorum.membership import Look
+from controller.rules.fencing import without_cause
+from controller.state.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import versions
+from raftlog.metadata.entities import Broker, said_cause
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record, record
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+"""Kafka's upgrade types."""
+HEARD_WITHIN_MS = 5_000
+"""A voter that has fetched so lately says of itself what it is now, and not what it was before it was rolled back."""
+
+
+def known_features() -> dict[str, tuple[int, int]]:
+    """The features of this build: name -> lowest and highest level. 0: not finalized."""
+    return {
+        versions.METADATA_VERSION: (versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),
+        versions.LAO_VERSION: (0, 1),
+        versions.BROKER_HEARTBEAT_VERSION: (0, 1),
+    }
+
+
+def update_features(
+    state: ControllerState, request: rpc.UpdateFeaturesRequest, node_id: int, look: Look | None, now: float
+) -> Decision:
+    """Decide all updates. Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be; INVALID_REQUEST.
+
+    The end of strict reads is decided when every lease for them has ended: up to a session timeout later.
+    """
+    image = state.pending.snapshot()
+    records: list[Record] = []
+    seen: set[str] = set()
+    for index, update in enumerate(request.updates):
+        if update.name in seen:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"feature {update.name!r} is named twice", f"updates[{index}].name")
+        seen.add(update.name)
+        _check_direction(image, update, f"updates[{index}]")
+        level, field = update.max_version_level, f"updates[{index}].max_version_level"
+        if level == image.features.get(update.name, 0):
+            continue
+        for reason in _obstacles(state, image, update, node_id, look(now) if look is not None else None):
+            raise _invalid(reason, field)
+        records += _told_in_words(image, update.name, level)
+        records.append(record(pb.FeatureLevelRecord(name=update.name, feature_level=level)))
+    asked = {update.name: update.max_version_level for update in request.updates}
+    for name, reason in obstacles(image, asked) if records else ():
+        raise _invalid(reason, f"updates[{list(asked).index(name)}].max_version_level")
+    body = rpc.UpdateFeaturesResponse(warnings=warnings(image, request.updates))
+    if request.validate_only:
+        return Decision([], body)
+    leases = state.read_leases
+    leases_end_at = leases.all_end_at()
+    if _ends_strict_reads(image, asked) and leases_end_at > now:
+        # From then on a program may take over that does not ask for leases before it fences.
+        return Decision([], None, None, leases.stop_all, decide_again_at=leases_end_at)
+    begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
+    return Decision(records, body, None, begin)
+
+
+def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
+    """Below the level that knows causes no broker has one in its entity: programs of before would have another state hash."""
+    if name != versions.METADATA_VERSION or level >= versions.BROKER_CAUSES:
+        return []
+    brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
+    return [without_cause(broker) for broker in brokers if said_cause(broker)]
+
+
+def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:
+    after = {**{name: image.features[name] for name in image.features}, **asked}
+    return versions.supports_strict_reads(image.features) and not versions.supports_strict_reads(after)
+
+
+def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
+    """Whether this build knows the level, and the request says what it does."""
+    known = known_features().get(update.name)
+    if known is None:
+        raise _invalid(
+            f"there is no feature {update.name!r}: there are {', '.join(sorted(known_features()))}", f"{field}.name"
+        )
+    low, high = known
+    level, current = update.max_version_level, image.features.get(update.name, 0)
+    if not low <= level <= high:
+        raise _invalid(
+            f"this controller knows {update.name} from {low} to {high}, not {level}", f"{field}.max_version_level"
+        )
+    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise _invalid(f"there is no upgrade type {update.upgrade_type}", f"{field}.upgrade_type")
+    if level < current and update.upgrade_type == UPGRADE:
+        raise _invalid(f"{update.name} is at {current}: {level} would be a downgrade", f"{field}.upgrade_type")
+    if level > current and update.upgrade_type != UPGRADE:
+        raise _invalid(f"{update.name} is at {current}: {level} would be an upgrade", f"{field}.upgrade_type")
+
+
+def _obstacles(
+    state: ControllerState, image: Image, update: rpc.FeatureUpdate, node_id: int, seen: QuorumDescription | None
+) -> Iterator[str]:
+    """What stands against a change of level."""
+    name, level = update.name, update.max_version_level
+    if name == versions.BROKER_HEARTBEAT_VERSION:
+        return  # Brokers say by their registration version whether they know it.
+    yield from _brokers_against(image, name, level)
+    if name != versions.METADATA_VERSION:
+        return
+    if seen is None:
+        yield "this controller does not know the voters yet"
+        return
+    if level < image.features.get(name, 0):
+        if update.upgrade_type == UNSAFE_DOWNGRADE:
+            yield "an unsafe downgrade would leave a log that no program of that level can read: it is not done"
+        yield from left_behind(image, seen, level)
+    yield from _voters_against(seen, node_id, level)
+
+
+def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
+    for broker_id in sorted(image.brokers):
+        broker: Broker = image.brokers[broker_id]
+        if not level or (name == versions.LAO_VERSION and broker.registration_version == LEGACY_REGISTRATION):
+            continue
+        low, high = next(((low, high) for known, low, high in broker.features if known == name), (0, 0))
+        if not low <= level <= high:
+            yield f"broker {broker_id} knows {name} from {low} to {high}, not {level}"
+
+
+def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
+    """Every voter of the set in force must have said lately that it knows the level. This node says it by running."""
+    progress = {replica.node_id: replica for replica in seen.voters}
+    for voter_id in sorted({voter.node_id for voter in seen.voter_set} | set(progress)):
+        if voter_id == node_id:
+            continue
+        known = _level_of(progress.get(voter_id))
+        if known is None:
+            yield f"voter {voter_id} has not been heard from lately: nobody knows whether it can do metadata.version {level}"
+        elif known < level:
+            yield f"voter {voter_id} knows metadata.version up to {known}, not {level}"
+
+
+def _level_of(replica: ReplicaDescription | None) -> int | None:
+    if replica is None or not 0 <= replica.last_fetch_age_ms <= HEARD_WITHIN_MS:
+        return None
+    # 0: a program that does not say.
+    return max(replica.max_metadata_version, versions.MIN_METADATA_VERSION)
+
+
+def _invalid(message: str, field: str) -> ApiError:
+    return refuse(ErrorCode.INVALID_UPDATE_VERSION, message, field)

@@ -1,0 +1,255 @@
+"""Changes of the voter set (KIP-853), in Kafka's order of checks: one replica at a time, each committed before the next begins.
+
+A set is in force in the quorum's core as soon as its VotersRecord is appended. So what is checked here is that the record *can* be
+committed: a majority of the new set is alive, and a new voter has nothing to catch up with. The core refuses the rest as a last line.
+
+Why: docs/decisions/005-voters-in-the-log.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.decision import Decision, refuse
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import hosts as limits
+from raftlog.metadata.entities import VoterEntry, Voters
+from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import metadata_version, supports_voters
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+CAUGHT_UP_WITHIN_MS = 3_000
+"""A new voter has had all of the leader's log so lately: the high watermark does not wait for it to catch up."""
+LIVE_WITHIN_MS = 1_500
+"""A voter that has fetched so lately counts as alive."""
+FIRST_SET_EVERY_S = 0.1
+"""How often a static set is looked at, whether all its directories are known by now."""
+
+_WILDCARDS = frozenset({"0.0.0.0", "[::]"})
+
+Look = Callable[[float], QuorumDescription]
+
+
+class Membership:
+    """Decides on the voter set for one epoch. ``look`` shows what the quorum's core knows of the replicas."""
+
+    def __init__(self, state: ControllerState, node_id: int, epoch_start_offset: int, look: Look | None) -> None:
+        self._state = state
+        self._node_id = node_id
+        self._epoch_start_offset = epoch_start_offset
+        self._look = look
+        self._next_look = 0.0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Decision:
+        """AddRaftVoter: a caught-up observer becomes a voter."""
+        seen, voters = self._changeable(now)
+        for voter in voters:
+            if voter.id == request.voter_id:
+                same = voter.directory_id == request.voter_directory_id
+                raise refuse(
+                    ErrorCode.DUPLICATE_VOTER,
+                    f"node {voter.id} is a voter already"
+                    + ("" if same else f", with directory {voter.directory_id}: remove that one first"),
+                    "voter_id",
+                )
+        if request.voter_id in self._state.pending.brokers:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"node {request.voter_id} is registered as a broker: controllers and brokers have node ids of their own",
+                "voter_id",
+            )
+        self._check_directory(request.voter_directory_id)
+        observer = _observer(seen, request.voter_id, request.voter_directory_id)
+        if observer is None:
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"node {request.voter_id} with directory {request.voter_directory_id} does not fetch from this leader:"
+                " start it as an observer first",
+                "voter_id",
+            )
+        if not 0 <= observer.last_caught_up_age_ms <= CAUGHT_UP_WITHIN_MS:
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"node {request.voter_id} is not caught up: it has the log up to {observer.log_end_offset}"
+                f" of {seen.log_end_offset}, and fetched {_ago(observer.last_fetch_age_ms)}",
+                "voter_id",
+            )
+        _check_endpoint(request.endpoint)
+        known, finalized = max(1, observer.max_metadata_version), metadata_version(self._state.pending.features)
+        if known < finalized:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"node {request.voter_id} knows metadata.version up to {known}, this cluster is at {finalized}",
+                "voter_id",
+            )
+        entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
+        new = (*voters, entry)
+        self._check_live_majority(seen, new)
+        return Decision([_record(new)], rpc.AddRaftVoterResponse(), answer_when_appended=request.ack_when_appended)
+
+    def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Decision:
+        """RemoveRaftVoter. The leader itself leads on, uncounted, until that is committed."""
+        seen, voters = self._changeable(now)
+        gone = _voter(voters, request.voter_id, request.voter_directory_id)
+        rest = tuple(voter for voter in voters if voter is not gone)
+        if not rest:
+            raise refuse(ErrorCode.INVALID_REQUEST, f"node {gone.id} is the last voter", "voter_id")
+        self._check_live_majority(seen, rest)
+        return Decision([_record(rest)], rpc.RemoveRaftVoterResponse())
+
+    def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Decision:
+        """UpdateRaftVoter: a voter is reached at another endpoint."""
+        _, voters = self._changeable(now)
+        old = _voter(voters, request.voter_id, request.voter_directory_id)
+        _check_endpoint(request.endpoint)
+        if old.endpoint == request.endpoint:
+            return Decision([], rpc.UpdateRaftVoterResponse())
+        new = tuple(VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters)
+        return Decision([_record(new)], rpc.UpdateRaftVoterResponse())
+
+    def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
+        """The quorum and its voters, if the set may be changed now."""
+        state = self._state
+        named: Voters | None = state.pending.voters
+        if named is not None and named.offset > state.committed.offset:
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT, f"the change of the voter set at {named.offset} is not committed yet"
+            )
+        if self._look is None or state.committed.offset < self._epoch_start_offset:
+            raise refuse(ErrorCode.REQUEST_TIMED_OUT, "this controller has committed nothing of its own epoch yet")
+        if not supports_voters(state.pending.features):
+            level = metadata_version(state.pending.features)
+            raise refuse(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the voter set is static at metadata.version {level}: raise that first",
+            )
+        seen = self._look(now)
+        if named is None:
+            raise refuse(ErrorCode.UNSUPPORTED_VERSION, self._why_static(seen))
+        return seen, named.voters
+
+    def _check_directory(self, directory_id: str) -> None:
+        if not directory_id:
+            raise refuse(ErrorCode.INVALID_REQUEST, "a voter is named with its directory id", "voter_directory_id")
+
+    def _check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
+        """Who leads can commit a set only if a majority of it answers; else writes would stop until more of it come back."""
+        dead = [voter.id for voter in voters if not self._is_live(seen, voter)]
+        majority = len(voters) // 2 + 1
+        if len(voters) - len(dead) < majority:
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the new set would have no live majority: of {sorted(voter.id for voter in voters)}"
+                f" the leader does not hear from {sorted(dead)}",
+                "voter_id",
+            )
+
+    def _is_live(self, seen: QuorumDescription, voter: VoterEntry) -> bool:
+        if voter.id == self._node_id:
+            return True
+        return any(
+            (replica.node_id, replica.directory_id) == (voter.id, voter.directory_id)
+            and 0 <= replica.last_fetch_age_ms <= LIVE_WITHIN_MS
+            for replica in (*seen.voters, *seen.observers)
+        )
+
+    # --- the first set ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the log names no voters although it may."""
+        return (
+            self._look is not None
+            and self._state.pending.voters is None
+            and supports_voters(self._state.pending.features)
+        )
+
+    def next_deadline(self) -> float:
+        """When ``first_set`` wants to look again."""
+        return self._next_look
+
+    def first_set(self, now: float) -> Decision | None:
+        """The configured set, written into the log as soon as all its directories are known."""
+        if not self.is_static or now < self._next_look:
+            return None
+        self._next_look = now + FIRST_SET_EVERY_S
+        assert self._look is not None
+        if self._state.committed.offset < self._epoch_start_offset:
+            return None
+        voters = _with_directories(self._look(now))
+        if not voters or not all(voter.directory_id and voter.endpoint for voter in voters):
+            return None
+        return Decision([_record(voters)])
+
+    def _why_static(self, seen: QuorumDescription) -> str:
+        unknown = [voter.id for voter in _with_directories(seen) if not voter.directory_id]
+        return f"the voter set is static until every voter has fetched from this leader; it waits for {unknown}"
+
+
+def _with_directories(seen: QuorumDescription) -> tuple[VoterEntry, ...]:
+    """The set in force, with the directory ids that the voters' fetches showed where it does not name them."""
+    shown = {replica.node_id: replica.directory_id for replica in seen.voters if replica.last_fetch_age_ms >= 0}
+    return tuple(
+        VoterEntry(voter.node_id, voter.directory_id or shown.get(voter.node_id, ""), voter.endpoint)
+        for voter in seen.voter_set
+    )
+
+
+def _record(voters: tuple[VoterEntry, ...]) -> Record:
+    return record(
+        pb.VotersRecord(
+            voters=[
+                pb.VoterEntry(voter_id=voter.id, voter_directory_id=voter.directory_id, endpoint=voter.endpoint)
+                for voter in sorted(voters, key=lambda voter: voter.id)
+            ]
+        )
+    )
+
+
+def _voter(voters: tuple[VoterEntry, ...], node_id: int, directory_id: str) -> VoterEntry:
+    for voter in voters:
+        if voter.id == node_id:
+            if voter.directory_id == directory_id:
+                return voter
+            raise refuse(
+                ErrorCode.VOTER_NOT_FOUND,
+                f"voter {node_id} has directory {voter.directory_id}, not {directory_id!r}",
+                "voter_directory_id",
+            )
+    raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {node_id} is no voter", "voter_id")
+
+
+def _observer(seen: QuorumDescription, node_id: int, directory_id: str) -> ReplicaDescription | None:
+    return next(
+        (one for one in seen.observers if (one.node_id, one.directory_id) == (node_id, directory_id)),
+        None,
+    )
+
+
+def controller_ids(seen: QuorumDescription) -> frozenset[int]:
+    """The node ids of the controllers: of the voter set in force, and of those that fetch as observers."""
+    ids = {voter.node_id for voter in seen.voter_set}
+    return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
+
+
+def _check_endpoint(endpoint: str) -> None:
+    error = endpoint_error(endpoint)
+    if error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
+
+
+def endpoint_error(endpoint: str) -> str:
+    """What is wrong with an endpoint that others are to connect to; empty if nothing is."""
+    error = limits.endpoint_error(endpoint)
+    if not error and endpoint.rpartition(":")[0] in _WILDCARDS:
+        error = f"{endpoint!r}: others connect to it, so it needs a real host and port"
+    return error
+
+
+def _ago(age_ms: int) -> str:
+    return "never" if age_ms < 0 else f"{age_ms} ms ago"

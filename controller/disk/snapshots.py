@@ -1,0 +1,192 @@
+"""When a node takes a snapshot of what it has committed, which of the old ones it keeps, and how it begins with one (KIP-630).
+
+Each node does so by itself, leader or not, from a reference to its committed image, in slices off the hot path. The policies are pure;
+``Snapshots`` carries them out.
+
+Why: docs/decisions/007-snapshots.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from controller.disk.retention import Held, Retention, cursors_of
+from controller.settings import ControllerSettings
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
+from raftlog.metadata.versions import supports_snapshots
+from raftlog.observability.node_metrics import SnapshotFigures
+from raftlog.replica.replica import Replica
+from raftlog.storage.api import SnapshotId
+
+log = structlog.get_logger(__name__)
+
+ASK_AGAIN_S = 1.0
+"""After a snapshot that was due could not be taken: metadata.version is too low."""
+SMALL_BYTES = 4 << 20
+SNAPSHOT_GROWTH = 4
+"""A state above SMALL_BYTES is written down only after so many times its size of the log: a busy cluster with a large state would
+else spend a good part of its time doing so. And a snapshot that is hardly smaller than its log saves nobody anything: replaying
+the one takes as long as loading the other."""
+RETENTION_EVERY_S = 10.0
+"""How often it is asked whether the oldest snapshot may go: at most one does each time, as its space comes back late."""
+
+
+@dataclass(slots=True)
+class Trigger:
+    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock."""
+
+    since: float
+    applied_bytes: int = 0
+
+    def due(self, now: float, state_bytes: int, settings: ControllerSettings) -> bool:
+        """Whether it is time for another one, of a state of this size."""
+        least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
+        if state_bytes > SMALL_BYTES:
+            least_bytes = max(least_bytes, SNAPSHOT_GROWTH * state_bytes)
+        if self.applied_bytes >= least_bytes:
+            return True
+        interval_ms = settings.metadata_log_max_snapshot_interval_ms
+        return interval_ms > 0 and self.applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
+
+
+class SnapshotLoad:
+    """Reads one complete snapshot of this node's into an image, a slice a call."""
+
+    def __init__(self, replica: Replica, snapshot_id: SnapshotId) -> None:
+        self.snapshot_id = snapshot_id
+        self._replica = replica
+        self._loader = SnapshotLoader()
+        self._position = 0
+
+    def step(self) -> Image | None:
+        """Load a slice: the image, when that was the last one. Raises CorruptLogError, UnknownRecordError, StorageError."""
+        try:
+            data = self._replica.read_snapshot(self.snapshot_id, self._position, BATCH_BYTES)
+        except LookupError:
+            raise CorruptLogError(f"the snapshot {self.snapshot_id} that the log begins with is not there") from None
+        if data:
+            self._position += len(data)
+            self._loader.feed(data)
+            return None
+        image = self._loader.finish()
+        header = self._loader.header
+        assert header is not None
+        if (header.end_offset, header.epoch) != (self.snapshot_id.end_offset, self.snapshot_id.epoch):
+            raise CorruptLogError(
+                f"the snapshot {self.snapshot_id} says that it is of {header.end_offset}, {header.epoch}"
+            )
+        return image
+
+
+class Snapshots:
+    """A node's snapshots: when one is due it is taken, and the oldest goes when it is too much."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        replica: Replica,
+        *,
+        cluster_id: str,
+        generation: Callable[[], int],
+        now: float,
+        wall_clock_ms: Callable[[], int],
+    ) -> None:
+        self._settings, self._replica = settings, replica
+        self._cluster_id, self._generation = cluster_id, generation
+        self._wall_clock_ms = wall_clock_ms
+        self._trigger = Trigger(now)
+        self._ask_at = self._retention_at = now
+        self._retention = Retention(settings)
+        self._timestamps: dict[SnapshotId, int] = {}
+        self._writing: Image | None = None
+        self.generated = 0
+        """Taken here since the start."""
+        self.generated_bytes = 0
+        """Size of the last one taken here; 0: none since the start."""
+        self.generated_at = now
+        """When that was, seconds of the loop's clock; the start, if none was."""
+        self.loaded = 0
+        """How often this node began with a snapshot, or had one installed."""
+
+    def figures(self, now: float) -> SnapshotFigures:
+        """For metrics."""
+        return SnapshotFigures(
+            count=len(self._replica.snapshots),
+            newest_bytes=self._newest_bytes(),
+            generated_bytes=self.generated_bytes,
+            generated_age_ms=(now - self.generated_at) * 1000,
+            loaded=self.loaded,
+            cursors_holding=len(self._retention.held_by),
+            cursors_passed=self._retention.passed,
+        )
+
+    def _newest_bytes(self) -> int:
+        held = self._replica.snapshots
+        return self._replica.snapshot_size(held[-1]) if held else 0
+
+    def applied(self, count_bytes: int) -> None:
+        """So many bytes of the log were applied."""
+        self._trigger.applied_bytes += count_bytes
+
+    def installed(self, now: float) -> None:
+        """The image begins with a snapshot: one being taken of an older image is given up by the replica."""
+        self.loaded += 1
+        self._writing = None
+        self._trigger = Trigger(now)
+
+    def tick(self, now: float, state_bytes: int, image: Callable[[], Image]) -> None:
+        """Take a snapshot if one is due, and let an old one go.
+
+        ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
+        """
+        due = self._writing is None and now >= self._ask_at and self._trigger.due(now, state_bytes, self._settings)
+        if due and not self.take(now, image()):
+            self._ask_at = now + ASK_AGAIN_S
+        if now >= self._retention_at:
+            self._retention_at = now + RETENTION_EVERY_S
+            self._keep_retention(image)
+
+    def take(self, now: float, image: Image) -> bool:
+        """Begin to take a snapshot of this committed image; whether there was reason and leave to."""
+        snapshots = self._replica.snapshots
+        newest_end = snapshots[-1].end_offset if snapshots else 0
+        if self._writing is not None or not supports_snapshots(image.features) or image.offset + 1 <= newest_end:
+            return False
+        self._writing = image
+        self._trigger = Trigger(now)
+        header = header_of(image, cluster_id=self._cluster_id, generation=self._generation())
+        self._replica.write_snapshot(header, pieces(image, header), self._taken)
+        return True
+
+    def _taken(self, snapshot_id: SnapshotId, size: int) -> None:
+        self._writing = None
+        self.generated += 1
+        self.generated_bytes, self.generated_at = size, self._trigger.since
+        # Not from here: this may be inside a step of the replica.
+        self._retention_at = 0.0
+        log.info("snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size)
+
+    def _keep_retention(self, image: Callable[[], Image]) -> None:
+        held, replica = self._held(), self._replica
+        verdict = self._retention.decide(
+            held, replica.log_start_offset, replica.used_bytes, self._wall_clock_ms(), lambda: cursors_of(image())
+        )
+        start = verdict.start
+        if start is not None and replica.advance_log_start(start):
+            self._retention.advanced(verdict)
+            log.info("log start advanced", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
+
+    def _held(self) -> list[Held]:
+        ids = self._replica.snapshots
+        self._timestamps = {
+            one: self._timestamps[one]
+            if one in self._timestamps
+            else self._replica.snapshot_header(one).last_timestamp_ms
+            for one in ids
+        }
+        return [Held(one, self._timestamps[one]) for one in ids]

@@ -1,0 +1,1 @@
+"""The shell of a controller: requests in, decisions proposed, replies out when they are true."""

@@ -1,0 +1,118 @@
+"""The shell's part of a transfer: whoever asked, the polling, and the requests that wait for the successor.
+
+Why: docs/decisions/023-leadership-transfer.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S, Transfer, best_successor
+from raftlog.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from controller.service.service import ControllerService
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.002
+HOLD_S = 0.25
+"""How long requests wait at a node that handed over, until it can say who leads: asking round would take longer."""
+
+Answer = Callable[[ApiError | None], None]
+"""Called once: None when this node has stopped to lead, or why it has not."""
+
+
+class HandOver:
+    """At most one transfer at a time. ``resign`` inside means the quorum's core."""
+
+    def __init__(self, service: ControllerService) -> None:
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._transfer: Transfer | None = None
+        self._answers: list[Answer] = []
+        self._timer: asyncio.Handle | None = None
+        self._held_until = -1.0
+        self._resigning = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether nothing may be decided for now."""
+        return self._transfer is not None
+
+    def holds(self, now: float) -> bool:
+        """Whether requests wait here although this node does not lead: it handed over a moment ago."""
+        return now < self._held_until
+
+    def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
+        """Stop deciding, and resign as soon as nothing can be lost. If one is under way already, its end is the answer."""
+        if answer is not None:
+            self._answers.append(answer)
+        if self._transfer is not None:
+            return
+        log.info("handing over", to=target_id, reason=reason)
+        self._transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
+        self._timer = self._loop.call_soon(self._poll)
+
+    def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
+        """To whoever can take over soonest. If there is nobody, only what was accepted is brought to its end."""
+        service = self._service
+        target_id = best_successor(service.replica.describe(service.now()), service.quorum.node_id)
+        self.begin(target_id, reason, answer)
+
+    def _poll(self) -> None:
+        transfer, service = self._transfer, self._service
+        if transfer is None or service.leadership is None:
+            return
+        now = self._loop.time()
+        seen = service.replica.describe(now)
+        if transfer.may_resign(seen):
+            self._resigning = True
+            self._held_until = now + HOLD_S
+            service.replica.resign(transfer.reason, transfer.target_id)
+            self._resigning = False
+            assert service.leadership is None, "who is asked to resign resigns"
+        elif now >= transfer.deadline:
+            why = transfer.why_not(seen)
+            log.warning("not handed over", to=transfer.target_id, why=why)
+            self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not handed over in time: {why}"))
+            service.wake()
+        else:
+            self._timer = self._loop.call_later(POLL_S, self._poll)
+
+    def lost(self) -> None:
+        """This node leads no more, on purpose or not."""
+        if self._resigning:
+            self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
+            self._end(None)
+        elif self._transfer is not None:
+            self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"))
+
+    def successor_known(self) -> None:
+        """Somebody leads: what was held may go there."""
+        if self._held_until >= 0:
+            self._give_up_holding()
+
+    def _give_up_holding(self) -> None:
+        self._held_until = -1.0
+        self._cancel()
+        self._service.refuse_waiting()
+
+    def _end(self, error: ApiError | None) -> None:
+        answers, self._answers, self._transfer = self._answers, [], None
+        for answer in answers:
+            answer(error)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._cancel()
+        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node stops"))

@@ -1,0 +1,184 @@
+"""Requests that wait to be decided: bounded, in order of arrival for each connection, each with the time by which its answer is due.
+
+Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go before all others, and have a bound of
+their own: behind a backlog that is longer than ``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence
+itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from controller.service.deadlines import SLACK, Deadlines
+from raftlog import resource_limits as limits
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.fair_queue import FairQueue
+from raftlog.shares import Shares
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
+MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request, whom to answer, and by when (seconds of the loop's clock)."""
+
+    link: Any
+    request: pb.ControllerRequest
+    deadline: float
+    size: int
+    """Bytes of the request."""
+    peer: str | None = None
+    """Who shares: all links of a connection are one. None: this node's own request."""
+    charged: bool = False
+    """Whether it takes of its connection's share, which it does while it waits."""
+    heartbeat: bool = False
+    """It waits with the heartbeats."""
+    done: bool = False
+    """Taken, or given up: it waits here no more."""
+    queued: bool = True
+    """It waits for its turn; else it is put off."""
+    kind: str | None = None
+    """The name of its body, where it is known."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it takes of that."""
+        return self.size + limits.CONTROLLER_WAITING_REQUEST_BYTES
+
+
+class Intake:
+    """The queue in front of the controller."""
+
+    def __init__(self, default_timeout_s: float, max_timeout_s: float = math.inf) -> None:
+        """``default_timeout_s``: of a request that names none; ``max_timeout_s``: the longest that one may name."""
+        self._default_timeout_s = default_timeout_s
+        self._max_timeout_s = max_timeout_s
+        self._queue: FairQueue[Waiting] = FairQueue()
+        self._heartbeats: FairQueue[Waiting] = FairQueue()
+        self._deferred: list[tuple[float, int, Waiting]] = []
+        """A heap: (when to queue it again, a number, the request)."""
+        self._deferred_count = 0
+        self._deadlines: Deadlines[Waiting] = Deadlines()
+        self._dead = {False: 0, True: 0}
+        """In the queue, and in that of heartbeats, but done."""
+        self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
+        self.waiting_bytes = 0
+        """Of the requests that wait."""
+
+    def __len__(self) -> int:
+        return self._queue.length + self._heartbeats.length - self._dead[False] - self._dead[True]
+
+    def add(
+        self,
+        link: Any,
+        request: pb.ControllerRequest,
+        now: float,
+        *,
+        heartbeat: bool = False,
+        kind: str | None = None,
+    ) -> None:
+        """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
+
+        ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if it is known.
+        """
+        size = request.ByteSize()
+        if size > MAX_REQUEST_BYTES:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
+                field=request.WhichOneof("body") or "",
+            )
+        peer = None if link is None else link.peer
+        if heartbeat and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER:
+            heartbeat = False
+        queue = self._heartbeats if heartbeat else self._queue
+        if queue.length - self._dead[heartbeat] + len(self._deferred) >= MAX_WAITING:
+            raise _throttled(f"{MAX_WAITING} requests wait already")
+        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._default_timeout_s
+        charged = peer is not None
+        if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
+            raise _throttled("this connection's share of the requests that may wait is used up")
+        waiting = Waiting(
+            link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged, heartbeat, kind=kind
+        )
+        queue.push(peer, waiting)
+        self._deadlines.add(waiting)
+        self.waiting_bytes += size
+
+    def take(self) -> Waiting | None:
+        """The next heartbeat, or the next of the others; None if there is none."""
+        while (waiting := (self._heartbeats if self._heartbeats.length else self._queue).pop()) is not None:
+            if waiting.done:
+                self._dead[waiting.heartbeat] -= 1
+                continue
+            # As ``_gone``: this is on the way of every request.
+            waiting.done = True
+            size = waiting.size
+            self.waiting_bytes -= size
+            if waiting.charged:
+                waiting.charged = False
+                self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
+            return waiting
+        return None
+
+    def defer(self, waiting: Waiting, until: float) -> None:
+        """A request that was taken and cannot be decided before ``until``."""
+        waiting.done = waiting.queued = False
+        self._deferred_count += 1
+        heapq.heappush(self._deferred, (until, self._deferred_count, waiting))
+        self._deadlines.add(waiting)
+
+    def wake(self, now: float) -> bool:
+        """Queue those again whose time to be decided has come; whether there are any."""
+        woken = False
+        while self._deferred and self._deferred[0][0] <= now:
+            waiting = heapq.heappop(self._deferred)[2]
+            if not waiting.done:
+                waiting.queued, waiting.heartbeat = True, False
+                waiting.charged = waiting.peer is not None and self._shares.take(waiting.peer, waiting.cost_bytes)
+                self._queue.push(waiting.peer, waiting)
+                self.waiting_bytes += waiting.size
+                woken = True
+        return woken
+
+    def abandon(self, links: Collection[Any]) -> None:
+        """These links are gone: what was put off for them is dropped. What waits its turn is decided all the same."""
+        for _, _, waiting in self._deferred:
+            if waiting.link in links:
+                waiting.done = True
+
+    def drain(self) -> Iterator[Waiting]:
+        """All of them, one after the other; whoever stops in between leaves the rest."""
+        self.wake(math.inf)
+        while (waiting := self.take()) is not None:
+            yield waiting
+
+    def expired(self, now: float) -> Iterator[Waiting]:
+        """Take out those whose time is up, one after the other: they were not begun. Whoever stops in between goes on next time."""
+        if self._dead[False] + self._dead[True] > len(self) + SLACK:
+            for queue in (self._heartbeats, self._queue):
+                queue.remove(lambda waiting: waiting.done)
+            self._dead = {False: 0, True: 0}
+        for waiting in self._deadlines.late(now, len(self) + len(self._deferred)):
+            waiting.done = True
+            if waiting.queued:
+                self._dead[waiting.heartbeat] += 1
+                self._gone(waiting)
+            yield waiting
+
+    def _gone(self, waiting: Waiting) -> None:
+        size = waiting.size
+        self.waiting_bytes -= size
+        if waiting.charged:
+            waiting.charged = False
+            self._shares.give_back(waiting.peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES)
+
+
+def _throttled(message: str) -> ApiError:
+    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=limits.RETRY_AFTER_MS)

@@ -1,0 +1,222 @@
+"""Replies that wait: for the commit of what they depend on, for a confirmed round, for LAO, for everybody to be told.
+
+Pure. Offsets, rounds and LAO only grow, and so do the waits in order of arrival: every queue is released from its front.
+
+Why: docs/decisions/003-confirmed-rounds.md
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from controller.service.deadlines import SLACK, Deadlines
+from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
+from raftlog.shares import Shares
+from raftlog.wire.common.v1 import common_pb2
+
+COMMITTED, ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """One reply that is ready but for what it waits for."""
+
+    link: Any
+    response: Any
+    offset: int
+    """The last record it depends on (inclusive): the write's own, or the newest pending one when a read was decided."""
+    round: int
+    """The confirmation round a reply without records waits for; 0 for a write."""
+    acks: int
+    deadline: float
+    done: bool = False
+    charged: bool = False
+    """To its connection's share."""
+
+    @property
+    def is_write(self) -> bool:
+        """Whether records of its own are in the log."""
+        return self.round == 0
+
+
+class Parking:
+    """All parked replies of one leadership."""
+
+    def __init__(self, send: Callable[[Parked], None]) -> None:
+        self._send = send
+        self._writes: deque[Parked] = deque()
+        self._reads: deque[Parked] = deque()
+        self._acknowledged: deque[Parked] = deque()
+        self._visible: deque[Parked] = deque()
+        self._duplicates: dict[common_pb2.Acks, list[tuple[int, int, Parked]]] = {
+            COMMITTED: [],
+            ACKNOWLEDGED: [],
+            VISIBLE: [],
+        }
+        """Heaps by what was asked: (offset, a number, the reply)."""
+        self._duplicate_count = 0
+        self._deadlines: Deadlines[Parked] = Deadlines()
+        self._dead = 0
+        """Given up since the queues were last swept."""
+        self._high_watermark = 0
+        self._lowest_acknowledged_offset = self._min_told = -1
+        self._confirmed_round = 0
+        self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
+
+        self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
+        """By peer, before anything is decided for it: a connection that asks for much leaves as much for the others."""
+
+    def has_room(self, link: Any) -> bool:
+        """Whether another reply on this connection may wait."""
+        return self._shares.has_room(link.peer)
+
+    def __len__(self) -> int:
+        duplicates = sum(len(heap) for heap in self._duplicates.values())
+        return len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible) + duplicates
+
+    def park(self, parked: Parked) -> None:
+        """Wait for its commit, and, without records, for its round."""
+        if not parked.charged:
+            self._charge(parked)
+        (self._reads if parked.round else self._writes).append(parked)
+        self._deadlines.add(parked)
+
+    def park_duplicate(self, parked: Parked) -> None:
+        """Wait for a record that is older than what waits: at once, if it has got as far as was asked."""
+        if not parked.charged:
+            self._charge(parked)
+        asked: Any = parked.acks
+        self._duplicate_count += 1
+        heap = self._duplicates.get(asked, self._duplicates[VISIBLE])
+        heapq.heappush(heap, (parked.offset, self._duplicate_count, parked))
+        self._deadlines.add(parked)
+        self._release_duplicates()
+
+    def committed(self, high_watermark: int) -> None:
+        """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
+        self._high_watermark = high_watermark
+        writes, give_back = self._writes, self._shares.give_back
+        while writes and writes[0].offset < high_watermark:
+            parked = writes.popleft()
+            if parked.done:
+                continue
+            if parked.acks == COMMITTED:
+                parked.done = True
+                if parked.charged:
+                    parked.charged = False
+                    give_back(parked.link.peer)
+                self._send(parked)
+            else:
+                (self._acknowledged if parked.acks == ACKNOWLEDGED else self._visible).append(parked)
+        self._release_duplicates()
+        self.release_reads()
+
+    def round_confirmed(self, number: int) -> None:
+        """This node led after round ``number`` began."""
+        self._confirmed_round = number
+        self.release_reads()
+
+    def is_confirmed(self, number: int) -> bool:
+        """Whether this node led after round ``number`` began."""
+        return number <= self._confirmed_round
+
+    def release_reads(self) -> None:
+        """Send the replies without records whose commit and round have come."""
+        reads = self._reads
+        while reads and reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark:
+            self._finish(reads.popleft())
+
+    def visibility(self, lowest_acknowledged_offset: int, min_told: int) -> None:
+        """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
+        self._lowest_acknowledged_offset, self._min_told = lowest_acknowledged_offset, min_told
+        for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_told)):
+            while queue and queue[0].offset <= reached:
+                parked = queue.popleft()
+                if not parked.done:
+                    parked.response.write.reached = parked.acks
+                    self._finish(parked)
+        self._release_duplicates()
+
+    def _release_duplicates(self) -> None:
+        # Their offsets come in any order.
+        for asked, heap in self._duplicates.items():
+            if heap:
+                reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
+                self._release_heap(heap, asked, reached.get(asked, self._min_told))
+
+    def _release_heap(self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int) -> None:
+        while heap and heap[0][0] <= reached:
+            parked = heapq.heappop(heap)[2]
+            if not parked.done:
+                parked.response.write.reached = asked
+                self._finish(parked)
+
+    def _finish(self, parked: Parked) -> None:
+        if not parked.done:
+            self._done(parked)
+            self._send(parked)
+
+    def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
+        """Each reply whose deadline has passed, once, and whether its write is committed. The caller answers it.
+
+        Whoever stops in between goes on with the next call.
+        """
+        for parked in self._deadlines.late(now, len(self)):
+            self._done(parked)
+            self._dead += 1
+            yield parked, self._is_committed(parked)
+        if self._dead and (self._dead > len(self) // 2 + SLACK or self._dead >= len(self)):
+            # Some of these queues may not move for long.
+            self._sweep()
+
+    def abandon(self, links: Collection[Any]) -> None:
+        """These links are gone: nobody waits for their replies any more. O(n)."""
+        duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
+        for parked in chain(self._writes, self._reads, self._acknowledged, self._visible, duplicates):
+            if parked.link in links and not parked.done:
+                self._done(parked)
+        self._sweep()
+
+    def _is_committed(self, parked: Parked) -> bool:
+        return parked.is_write and parked.offset < self._high_watermark
+
+    def _sweep(self) -> None:
+        """Drop what was given up."""
+        self._dead = 0
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            left = [parked for parked in queue if not parked.done]
+            queue.clear()
+            queue.extend(left)
+        for heap in self._duplicates.values():
+            heap[:] = [entry for entry in heap if not entry[2].done]
+            heapq.heapify(heap)
+
+    def _charge(self, parked: Parked) -> None:
+        if parked.link is not None:
+            parked.charged = self._shares.take(parked.link.peer)
+
+    def _done(self, parked: Parked) -> None:
+        parked.done = True
+        if parked.charged:
+            parked.charged = False
+            self._shares.give_back(parked.link.peer)
+
+    def drain(self) -> Iterator[tuple[Parked, bool]]:
+        """All that wait, and whether their write is committed: leadership is lost. Whoever stops in between goes on later."""
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            while queue:
+                parked = queue.popleft()
+                if not parked.done:
+                    self._done(parked)
+                    yield parked, self._is_committed(parked)
+        for heap in self._duplicates.values():
+            while heap:
+                parked = heapq.heappop(heap)[2]
+                if not parked.done:
+                    self._done(parked)
+                    yield parked, self._is_committed(parked)

@@ -1,0 +1,116 @@
+"""What a node says of itself when asked, also without a leader: DescribeQuorum, readiness, the page for people."""
+
+from __future__ import annotations
+
+from controller.decisions.brokers.describe import describe_brokers
+from controller.decisions.quorum.features import known_features
+from controller.service.service import ControllerService
+from raftlog.quorum.description import ReplicaDescription
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
+    """The reply to DescribeQuorum: this node's view, with the others' progress if it leads."""
+    quorum = service.quorum
+    seen = service.replica.core.describe(service.now())
+    low = {quorum.node_id: service.space.low}
+    leadership, image = service.leadership, service.image
+    features = image.features
+    known = {replica.node_id: replica for replica in seen.voters}
+    return pb.DescribeQuorumResponse(
+        cluster_id=quorum.cluster_id,
+        node_id=quorum.node_id,
+        directory_id=quorum.directory_id,
+        role=seen.role,
+        leader_id=seen.leader_id,
+        leader_epoch=seen.epoch,
+        voted_id=seen.voted_id,
+        log_start_offset=seen.log_start_offset,
+        log_end_offset=seen.log_end_offset,
+        durable_end_offset=seen.flushed_end_offset,
+        high_watermark=seen.high_watermark,
+        voters=[_voter(voter, known.get(voter.node_id), low=low) for voter in seen.voter_set],
+        observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
+        lowest_acknowledged_offset=service.lowest_acknowledged_offset,
+        lao_unknown_reason=leadership.lao.unknown_reason if leadership is not None else "this node is not the leader",
+        generation=service.generation,
+        snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots],
+        voters_offset=seen.voters_offset,
+        leader_endpoint=service.leader_endpoint(seen.leader_id),
+        features=[
+            pb.FeatureState(
+                name=name,
+                finalized_level=features.get(name, 0),
+                min_supported_version=lowest,
+                max_supported_version=highest,
+            )
+            for name, (lowest, highest) in sorted(known_features().items())
+        ],
+        image_offset=image.offset,
+        image_epoch=image.epoch,
+        state_hash=image.state_hash.to_bytes(16, "big"),
+    )
+
+
+def _voter(voter: Voter, progress: ReplicaDescription | None, *, low: dict[int, bool]) -> pb.ReplicaState:
+    if progress is None:
+        progress = ReplicaDescription(voter.node_id, voter.directory_id, -1, -1, -1)
+    return _replica(progress, voter.endpoint, low=low.get(voter.node_id, progress.low_on_space))
+
+
+def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.ReplicaState:
+    return pb.ReplicaState(
+        replica_id=replica.node_id,
+        replica_directory_id=replica.directory_id,
+        endpoint=endpoint,
+        log_end_offset=replica.log_end_offset,
+        last_fetch_age_ms=replica.last_fetch_age_ms,
+        last_caught_up_age_ms=replica.last_caught_up_age_ms,
+        max_metadata_version=replica.max_metadata_version,
+        low_on_space=low,
+    )
+
+
+def ready(service: ControllerService) -> tuple[bool, str]:
+    """Whether this node takes part in serving: it leads and has claimed, or follows a leader it knows. And why."""
+    if service.loading:
+        return False, "loading the snapshot that its log begins with"
+    leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
+    if leadership is not None:
+        if leadership.active is not None:
+            return True, f"active controller of epoch {epoch}"
+        return False, f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}"
+    role = service.replica.core.role
+    if leader < 0 or role != "follower":
+        # A node that asks for votes still remembers who led.
+        last = f"; the last leader was node {leader}" if leader >= 0 else ""
+        return False, f"no leader is known in epoch {epoch}, this node is {role}{last}"
+    if service.committed_end < 0:
+        return False, f"following node {leader}, but what is committed is not known yet"
+    return True, f"following node {leader} in epoch {epoch}"
+
+
+def status(service: ControllerService) -> dict[str, object]:
+    """What a person looks at first."""
+    return {
+        "role": service.replica.core.role,
+        "leader": service.leader_id,
+        "epoch": service.controller_epoch,
+        "log start": service.replica.log_start_offset,
+        "log end": service.replica.log_end_offset,
+        "high watermark": service.committed_end,
+        "lowest acknowledged offset": service.lowest_acknowledged_offset,
+        "brokers": len(service.image.brokers),
+        "topics": len(service.image.topics),
+    }
+
+
+def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
+    """What the active controller knows of the brokers, for its metrics; nothing on any other node."""
+    active = service.active
+    if active is None:
+        return controller_pb2.DescribeBrokersResponse()
+    found: controller_pb2.DescribeBrokersResponse = describe_brokers(active.state, service.now()).body
+    return found

@@ -1,0 +1,112 @@
+"""The first decisions in a log that was taken back: everybody is fenced, and every partition's leader epoch is raised.
+
+After a restore or an unsafe recovery the state says what was so at some time, and brokers have gone on since. Before anybody may
+take a role from it,
+
+* all brokers are fenced: who lives says so, and is unfenced like one that was started anew. ISRs stay as they are, and nobody leads: the
+  ISR says whose disks are believed to be in sync, and which of them is still there nobody knows [were registrations to take brokers
+  out of the ISRs as usual, the last one left might be one that never comes back];
+* leader epochs are raised into the range of this generation: no record of an earlier one can have the same (offset, leader epoch).
+
+Nobody is registered before all of this is decided, and registrations are answered with its offset (``metadata_offset``). What is to do is
+found in the state itself: a controller that takes over half-way goes on, and a cluster that was recovered under a build that knew
+nothing of this is mended when its metadata.version is raised.
+
+Why: docs/decisions/016-leader-epoch-ranges.md
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from controller.decision import Decision
+from controller.rules.fencing import registration_change
+from controller.rules.partition_change import NO_LEADER
+from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import PartitionKey
+from raftlog.metadata.leader_epochs import first_leader_epoch
+from raftlog.metadata.records import Record, record
+from raftlog.metadata.versions import heartbeats_in_force, supports_leader_epoch_ranges
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.state.state import ControllerState
+
+MAX_RAISED = 1000
+"""Partitions whose leader epochs one batch raises."""
+RETRY_S = 0.02
+"""After so long a registration is looked at again that came before all was raised."""
+
+
+class EpochFloor:
+    """``first``: the lowest leader epoch of this generation; 0 in a log that was never taken back, where nothing is to be done."""
+
+    def __init__(self, generation: int) -> None:
+        self.first = first_leader_epoch(generation)
+        self._below: deque[PartitionKey] | None = None
+
+    def is_due(self, view: ImageBuilder) -> bool:
+        """Whether there may be partitions below the range, and their epochs may be raised."""
+        return bool(self.first and (self._below is None or self._below) and supports_leader_epoch_ranges(view.features))
+
+    def due(self, state: ControllerState, now: float) -> Decision | None:
+        """The next batch; None: all that can be done is done. Looks through all partitions once, in a new generation only."""
+        view = state.pending
+        if not self.is_due(view):
+            return None
+        if self._below is None:
+            # None is created below the range from here on, and elections only raise.
+            found = view.snapshot().partitions.items()
+            self._below = deque(sorted(key for key, partition in found if partition.leader_epoch < self.first))
+        while self._below and not self._is_below(view, self._below[0]):
+            self._below.popleft()
+        if not self._below:
+            return None
+        return self._fence_all(state, now) or self._raise_some(view, self._below)
+
+    def _fence_all(self, state: ControllerState, now: float) -> Decision | None:
+        brokers = state.pending.snapshot().brokers
+        unfenced = [brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced]
+        if not unfenced:
+            return None
+
+        def remember() -> None:
+            for broker in unfenced:
+                state.forget(broker.id)
+                state.changed(broker.id, now)
+                if not heartbeats_in_force(state.pending.features):
+                    # It may never say anything more.
+                    state.ask_unfence(broker.id)
+
+        changes = [
+            registration_change(state.pending, broker, Cause.LOG_TAKEN_BACK, fenced=True, in_controlled_shutdown=False)
+            for broker in unfenced
+        ]
+        return Decision(changes, None, None, remember)
+
+    def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Decision:
+        keys = list(islice(below, MAX_RAISED))
+        records: list[Record] = [
+            record(
+                pb.PartitionChangeRecord(
+                    partition_id=key[1], topic_id=key[0], leader=NO_LEADER, leader_epoch=self.first
+                )
+            )
+            for key in keys
+            if self._is_below(view, key)
+        ]
+
+        def remember() -> None:
+            for _ in keys:
+                below.popleft()
+
+        return Decision(records, None, None, remember)
+
+    def _is_below(self, view: ImageBuilder, key: PartitionKey) -> bool:
+        """Not deleted since, nor raised."""
+        partition: Partition | None = view.partitions.get(key)
+        return partition is not None and partition.leader_epoch < self.first

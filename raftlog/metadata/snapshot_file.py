@@ -1,0 +1,160 @@
+"""What a snapshot is made of: a header batch, batches of content, a footer batch; all of them as in the log, with offsets from 0.
+
+Every batch has its CRC32C, offsets are contiguous, and the footer counts what lies before it: a snapshot that was cut, or of
+which a byte has changed, is found before it is used. What the content means is ``raftlog.metadata.snapshot``'s affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.records import RecordType, parse, record
+from raftlog.metadata.voters_log import from_entries, to_entries
+from raftlog.voter import Voter
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+MAX_BATCH_BYTES = 16 << 20
+"""No writer makes larger ones: a length that says so is damaged, and not worth waiting for that many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeader:
+    """What a snapshot says of itself. ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
+
+    ``voters`` empty: the log had not named any.
+    """
+
+    cluster_id: str
+    generation: int
+    end_offset: int
+    epoch: int
+    last_timestamp_ms: int
+    voters: tuple[Voter, ...] = ()
+    metadata_version: int = 0
+
+
+def encode_header(header: SnapshotHeader) -> bytes:
+    """The first batch of a snapshot; it takes offset 0."""
+    message = pb.SnapshotHeaderRecord(
+        cluster_id=header.cluster_id,
+        generation=header.generation,
+        end_offset=header.end_offset,
+        epoch=header.epoch,
+        last_timestamp_ms=header.last_timestamp_ms,
+        voters=to_entries(header.voters),
+        metadata_version=header.metadata_version,
+    )
+    return _control(message, 0, header)
+
+
+def encode_footer(header: SnapshotHeader, base_offset: int, state_hash: int) -> bytes:
+    """The last batch of a snapshot; ``base_offset`` is where the content ended, counted from the header's 0."""
+    message = pb.SnapshotFooterRecord(record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big"))
+    return _control(message, base_offset, header)
+
+
+def _control(message: object, base_offset: int, header: SnapshotHeader) -> bytes:
+    return batch.encode(
+        [record(message).data],
+        base_offset=base_offset,
+        epoch=header.epoch,
+        timestamp_ms=header.last_timestamp_ms,
+        control=True,
+    )
+
+
+def read_header(start: bytes) -> SnapshotHeader:
+    """The header, from the first bytes of a snapshot (the whole first batch at least). Raises CorruptLogError."""
+    first = next(batch.headers(start, expect_offset=0), None)
+    if first is None:
+        raise CorruptLogError("the snapshot is empty")
+    message = _sole_record(start, first, RecordType.SNAPSHOT_HEADER)
+    return SnapshotHeader(
+        message.cluster_id,
+        message.generation,
+        message.end_offset,
+        message.epoch,
+        message.last_timestamp_ms,
+        from_entries(message.voters),
+        message.metadata_version,
+    )
+
+
+def read_footer(tail: bytes) -> int | None:
+    """The state hash that the footer at the end of ``tail``, a snapshot's last bytes, names; None if no sound footer ends there."""
+    for position in range(len(tail)):
+        with suppress(CorruptLogError):
+            if batch.size_at(tail, position) == len(tail) - position:
+                (found,) = batch.headers(tail[position:])
+                message = _sole_record(tail[position:], found, RecordType.SNAPSHOT_FOOTER)
+                return int.from_bytes(message.state_hash, "big") if len(message.state_hash) == 16 else None
+    return None
+
+
+class SnapshotVerifier:
+    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more than one batch of them.
+
+    ``on_content`` is called with each batch between header and footer, checked: its bytes and its header.
+    """
+
+    def __init__(self, on_content: Callable[[bytes, batch.BatchHeader], None] | None = None) -> None:
+        self._on_content = on_content
+        self.header: SnapshotHeader | None = None
+        self.state_hash: int | None = None
+        """Of the image, from the footer; None until that was seen."""
+        self._rest = b""
+        self._next_offset = 0
+
+    def feed(self, data: bytes) -> None:
+        """The next piece. Raises CorruptLogError."""
+        self._rest += data
+        position = 0
+        while (size := batch.size_at(self._rest, position)) is not None:
+            if size > MAX_BATCH_BYTES:
+                raise CorruptLogError(f"a batch says that it has {size} bytes")
+            if position + size > len(self._rest):
+                break
+            self._take(self._rest[position : position + size])
+            position += size
+        self._rest = self._rest[position:]
+
+    def _take(self, content: bytes) -> None:
+        if self.state_hash is not None:
+            raise CorruptLogError("the snapshot goes on behind its footer")
+        (found,) = batch.headers(content, expect_offset=self._next_offset)
+        if self.header is None:
+            self.header = read_header(content)
+        elif found.control:
+            footer = _sole_record(content, found, RecordType.SNAPSHOT_FOOTER)
+            if footer.record_count != found.base_offset - 1 or len(footer.state_hash) != 16:
+                raise CorruptLogError(f"the footer counts {footer.record_count} records, not {found.base_offset - 1}")
+            self.state_hash = int.from_bytes(footer.state_hash, "big")
+        elif self._on_content is not None:
+            self._on_content(content, found)
+        self._next_offset = found.end_offset
+
+    def finish(self) -> SnapshotHeader:
+        """That was all of it. Raises CorruptLogError if it was not."""
+        if self.header is None or self.state_hash is None or self._rest:
+            raise CorruptLogError("the snapshot is cut: it has no footer")
+        return self.header
+
+
+def verify(pieces: Iterable[bytes]) -> SnapshotHeader:
+    """Check a whole snapshot. Raises CorruptLogError."""
+    verifier = SnapshotVerifier()
+    for piece in pieces:
+        verifier.feed(piece)
+    return verifier.finish()
+
+
+def _sole_record(content: bytes, header: batch.BatchHeader, expected: RecordType) -> Any:
+    found = batch.records(content, header)
+    if not header.control or len(found) != 1 or found[0].type != expected:
+        raise CorruptLogError(f"record {header.base_offset} of the snapshot is no {expected.name}")
+    return parse(found[0])

@@ -1,0 +1,1 @@
+"""What a run is made of, drawn from its seed: the cluster, its clients and its faults."""

@@ -1,0 +1,257 @@
+"""What a run is made of: a cluster's size and pace, its clients, and which faults are on and how strongly.
+
+Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one fault hides another run shows.
+Everything is drawn from the seed; a config drawn before and printed replays the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field, fields, replace
+
+from raftlog.errors import ConfigError
+from simulation.swarm.faults import DATA_FAULTS, FAULTS
+from simulation.swarm.profiles import apply, profiles_of
+
+DRAWN_LAST = ("broker_behind",)
+"""Faults that came later: what was drawn before them stays what it was for each seed."""
+DRAWN_AFTER_THEM = ("stranded", "answers_late")
+DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer", "connection_dead", "conversation_cut",
+               "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
+               "kill_between_steps", "disk_low")  # fmt: skip
+"""Drawn by a generator of their own, for the same reason."""
+BUILDS_SHARE = RECOVERY_SHARE = 0.15
+NOT_RECOVERED = ("bit_flip", "lower_features")
+"""Faults that do not go with a recovery."""
+DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
+"""Of no effect without the setting that goes with them."""
+DRAWN_BY_PROFILES = ("thought_dead", "controllers_away", "all_disks_low")
+"""By nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmConfig:
+    """One run. Printed and parsed as one line of JSON."""
+
+    voters: int = 3
+    observers: int = 0
+    """Controllers that are in no voter set."""
+    brokers: int = 3
+    clients: int = 2
+    direct_clients: int = 0
+    """Clients that write to the controllers themselves, deposed ones included."""
+    writes_per_s: float = 5.0
+    """Of all clients together."""
+    reads_per_s: float = 5.0
+    topics_share: float = 0.1
+    """Of the writes: topics created and deleted."""
+    asks_share: float = 0.0
+    """With brokers, of the calls of direct clients: questions whether a topic is there, which change nothing. If there are any, each of
+    these clients' calls goes to one controller, and to no other, whoever leads."""
+    isr_changes_per_s: float = 0.0
+    """AlterPartition of all leaders of partitions together."""
+    admin_per_s: float = 0.0
+    """With brokers: reassignments, cancellations, added partitions and elections of leaders."""
+    unclean: bool = False
+    """Among these, unclean leaders are asked for, and allowed to topics."""
+    unclean_topics: bool = False
+    """The topics with records that stay allow unclean leaders from the beginning."""
+    balance_interval_s: int = 0
+    """How often the controller looks for leaders to elect by itself; 0: as by default."""
+    value_bytes: int = 10
+    """Up to this long, drawn for each write."""
+    shared_keys: int = 3
+    """Keys that all clients write; each has seven of its own besides."""
+    numbered_share: float = 0.5
+    """Of the writes: exactly once, retried under their numbers; the others are sent once."""
+    timeout_s: float = 3.0
+    """Of the clients' calls."""
+    safety_s: float = 15.0
+    """How long there are faults."""
+    liveness_s: float = 60.0
+    """Within this everything must have recovered when a majority is healed."""
+    delay_min_ms: float = 0.05
+    delay_mean_ms: float = 0.15
+    """Of a message, on top of the minimum; exponentially distributed."""
+    disk_min_ms: float = 0.1
+    disk_max_ms: float = 2.0
+    """Of a sync."""
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 1000
+    session_timeout_ms: int = 9000
+    """Of brokers."""
+    queue_messages: int = 65536
+    """What may wait unsent on a link before it is closed."""
+    drift: float = 0.0
+    """Each host's clock runs up to this much too fast or too slow."""
+    snapshot_bytes: int = 0
+    """A snapshot is taken after so many bytes of records; 0: as by default."""
+    retention_bytes: int = 20000
+    """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
+    snapshot_part_bytes: int = 0
+    """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by default, and all of it fits in one."""
+    recovery: bool = False
+    """When the time of faults is over the disks of a majority of the voters are lost for good, and the log is led on from what is left."""
+    release_version: int = 0
+    """The level of metadata.version that the cluster begins with; 0: the latest."""
+    old_build: int = 0
+    """Half of the nodes begin as a build that knows metadata.version up to this level, which ``release_version`` is not above; 0: none."""
+    auto_join: bool = False
+    """Observers that are caught up ask to become voters."""
+    data_per_s: float = 0.0
+    """With brokers: records produced a second, by all producers; then brokers keep partitions, and lead them. 0: they keep none."""
+    replica_lag_ms: int = 3000
+    """A follower that was not caught up for so long leaves the ISR."""
+    max_clients: int = 0
+    """Exactly-once clients open at a time; 0: as by default."""
+    strict_share: float = 0.0
+    """Of the reads."""
+    round_robin: bool = False
+    """Clients go from broker to broker; else each keeps to one as long as that answers."""
+    lag_max_ms: int = 0
+    """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
+    exports_per_s: float = 0.0
+    """Turns of two exports that keep cursors; 0: there are none."""
+    adopt_after_ms: int = 0
+    """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0: as by default."""
+    reserve_bytes: int = 0
+    """The free-space reserve of controllers; 0: not watched."""
+    work_us: float = 0.0
+    """What each callback of a controller or broker takes, and each request that is decided, on average; exponentially distributed.
+    0: nothing takes time."""
+    faults: dict[str, float] = field(default_factory=dict)
+    """By name: see ``fault_list``. Seconds between two on average, or a probability."""
+
+    def to_json(self) -> str:
+        """One line; what is as by default is left out."""
+        default = asdict(SwarmConfig())
+        return json.dumps({name: value for name, value in asdict(self).items() if value != default[name]})
+
+    @classmethod
+    def from_json(cls, text: str) -> SwarmConfig:
+        """Raises ConfigError."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"no JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("a JSON object is wanted")
+        unknown = sorted(set(values) - {one.name for one in fields(cls)})
+        unknown += sorted(set(values.get("faults", {})) - set(FAULTS))
+        if unknown:
+            raise ConfigError(f"unknown: {', '.join(unknown)}")
+        return cls(**values)
+
+
+def draw(seed: int) -> SwarmConfig:
+    """The config of a seed."""
+    config = draw_freely(seed)
+    return draw_elements(seed, apply(seed, config, profiles_of(seed, config)))
+
+
+def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum that is lost."""
+    if config.snapshot_bytes:
+        parts = random.Random(f"{seed} swarm, parts")
+        config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))
+        if config.snapshot_part_bytes:
+            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
+            config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
+    builds = random.Random(f"{seed} swarm, builds")
+    if builds.random() < BUILDS_SHARE:
+        old = config.release_version == 1
+        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4))
+        changes = {name: FAULTS[name].draw(builds) for name in ("change_build", "raise_features")}
+        release = 1 if old else level
+        config = replace(config, old_build=level, release_version=release, faults={**config.faults, **changes})
+    lost = random.Random(f"{seed} swarm, recovery")
+    if lost.random() < RECOVERY_SHARE and not config.release_version and config.voters > 1:
+        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
+        faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
+        config = replace(config, recovery=True, faults=faults)
+    return config
+
+
+def draw_freely(seed: int) -> SwarmConfig:
+    """What a seed draws each for itself, without its profiles."""
+    rng = random.Random(f"{seed} swarm")
+    voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7))
+    timeout_ms = rng.choice((200, 500, 1000, 1000))
+    slow = rng.choice((1.0, 1.0, 1.0, 10.0))
+    share = rng.choice((0.0, 0.15, 0.3, 0.5))
+    old = rng.random() < 0.15
+    later_ones = (
+        *DRAWN_WITH_THEIR_SETTING, *DRAWN_LAST, *DRAWN_AFTER_THEM, *DRAWN_APART, *DRAWN_BY_PROFILES, *DATA_FAULTS,
+    )  # fmt: skip
+    names = [name for name in FAULTS if name not in later_ones and rng.random() < share]
+    if old and "raise_features" not in names and rng.random() < 0.5:
+        names.append("raise_features")
+    config = SwarmConfig(
+        voters=voters,
+        observers=rng.choice((0, 0, 0, 1, 2)),
+        brokers=rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 8)),
+        clients=rng.randint(1, 3),
+        direct_clients=rng.choice((0, 0, 1)),
+        writes_per_s=rng.choice((2.0, 5.0, 10.0)),
+        reads_per_s=rng.choice((0.0, 5.0, 10.0)),
+        topics_share=rng.choice((0.0, 0.1, 0.3)),
+        value_bytes=rng.choice((10, 10, 1000, 20000)),
+        shared_keys=rng.randint(0, 4),
+        timeout_s=rng.choice((0.3, 3.0, 3.0, 10.0)),
+        safety_s=rng.uniform(8.0, 25.0),
+        delay_min_ms=0.05 * slow,
+        delay_mean_ms=0.15 * slow,
+        disk_max_ms=rng.choice((0.5, 2.0, 2.0, 20.0)),
+        election_timeout_ms=timeout_ms,
+        fetch_timeout_ms=timeout_ms,
+        session_timeout_ms=rng.choice((1500, 3000, 9000)),
+        queue_messages=rng.choice((64, 65536)),
+        drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
+        snapshot_bytes=rng.choice((0, 1000, 1000, 5000, 50000)),
+        retention_bytes=rng.choice((1, 5000, 20000, 100000)),
+        release_version=1 if old else 0,
+        auto_join=rng.random() < 0.1,
+        max_clients=rng.choice((0, 0, 0, 2)),
+        faults={name: FAULTS[name].draw(rng) for name in names},
+        numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
+        asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
+    )
+    apart = random.Random(f"{seed} swarm, apart")
+    lives = {name: FAULTS[name].draw(apart) for name in DRAWN_APART if apart.random() < share}
+    later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
+    config = replace(config, isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)), faults={**config.faults, **later})
+    config = replace(
+        config,
+        admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
+        unclean=rng.random() < 0.5,
+        balance_interval_s=rng.choice((0, 1, 5)),
+        strict_share=rng.choice((0.0, 0.3, 0.7)),
+        round_robin=rng.random() < 0.5,
+        lag_max_ms=rng.choice((0, 0, 1500)),
+        faults={
+            **config.faults,
+            **{name: FAULTS[name].draw(rng) for name in DRAWN_AFTER_THEM if rng.random() < share},
+            **lives,
+        },
+    )
+    if not old:
+        config = replace(config, exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)))
+    if "newcomer" in config.faults:
+        config = replace(config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000)))
+    config = replace(config, work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)))
+    if "disk_low" in config.faults:
+        config = replace(config, reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)))
+    apart = random.Random(f"{seed} swarm, data")
+    data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
+    chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}
+    if not data_per_s or not config.brokers:
+        return config
+    # Who proposes ISRs of partitions that have data knows what he says.
+    return replace(
+        config,
+        data_per_s=data_per_s,
+        replica_lag_ms=lag_ms,
+        isr_changes_per_s=0.0,
+        faults={**config.faults, **chosen},
+    )

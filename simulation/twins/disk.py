@@ -1,0 +1,446 @@
+"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and breaks as told.
+
+A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix of what was not: the
+write that was torn, or zeroed, is the first that is lost: one write is one record of RocksDB's WAL, there whole or cut off when the log
+is opened, so that a torn tail, one of zeros and a missing one are the same fault here (``unsynced_loss``).
+Completions come from the running event loop after a latency drawn from the disk's own random source;
+nothing completes at once. What really happened is counted in ``faults``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Literal
+
+from typing_extensions import override
+
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.metadata import snapshot_file
+from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.storage.chunks import LogScan, epoch_at, read_span, scan_log
+from raftlog.storage.group_commit import FlushDone
+from raftlog.storage.layout import LogState
+from raftlog.storage.log_start import (
+    emptied_at,
+    is_part,
+    log_start_of,
+    recovered,
+    require_snapshot,
+    require_vote,
+    started_at,
+)
+from simulation.twins.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
+
+Place = Literal["log", "snapshot", "vote"]
+VoteDone = Callable[[StorageError | None], None]
+FreezeDone = Callable[[FatalError | None], None]
+
+OLDER_VOTES_MAX = 8
+"""Kept for ``roll_back_vote``."""
+
+
+class SimDisk(DiskHardware):
+    """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
+
+    def __init__(
+        self, identity: NodeIdentity, rng: Random, *, latency_min_s: float = 0.0001, latency_max_s: float = 0.002
+    ) -> None:
+        self.identity = identity
+        super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
+        self.flipped: dict[int, bytes] = {}
+        """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
+        self._flipped_snapshots: dict[SnapshotId, bytes] = {}
+        self.between_steps: Callable[[], None] = lambda: None
+        """Called between the steps of what the real store does in several: it may crash the node right there."""
+        self._store: SimLogStore | None = None
+        self.durable = Chunks([], [])
+        self.live = Chunks([], [])
+        self.unflushed: list[Write] = []
+        self.vote = VoteState()
+        self.vote_is_corrupt = False
+        self.unwritten_votes: list[VoteState] = []
+        self._older_votes: list[VoteState] = []
+        self.state = LogState(clean=False, end_offset_at_least=0)
+        """Durable: written by a call of its own, as the real one is."""
+        self.snapshots: dict[SnapshotId, bytes] = {}
+        """Complete and durable."""
+        self.parts: dict[SnapshotId, bytearray] = {}
+        """In the making: lost by a crash."""
+        self.freezing: list[tuple[SnapshotId, bytes]] = []
+        """Whole, and not durable yet: a crash may keep one or lose it."""
+
+    def open(self) -> SimLogStore:
+        """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
+        if self._store is not None:
+            raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
+        self.opened()
+        self._store = SimLogStore(self)
+        return self._store
+
+    def crash(self, rng: Random) -> None:
+        """Lose power: keep what is durable and a prefix, drawn from ``rng``, of the writes (and of the votes) that are not."""
+        kept = rng.randint(0, len(self.unflushed))
+        for write in islice(self.unflushed, kept):
+            self.durable.carry_out(write)
+        if kept < len(self.unflushed):
+            self.happened("unsynced_loss")
+        for snapshot_id, content in self.freezing:
+            # The rename may have reached the disk, and nothing after it.
+            if rng.random() < 0.5 and _is_sound(content, snapshot_id):
+                self.snapshots[snapshot_id] = content
+                self.happened("half_installed_snapshot")
+        if self.parts:
+            self.happened("snapshot_part_lost")
+        self.parts, self.freezing = {}, []
+        self.forget_held()
+        kept_votes = rng.randint(0, len(self.unwritten_votes))
+        if kept_votes:
+            self.keep_vote(self.unwritten_votes[kept_votes - 1])
+        self.live = self.durable.copy()
+        self.unflushed = []
+        self.unwritten_votes = []
+        if self._store is not None:
+            self._store.drop("the node crashed")
+
+    def flip_bit(self, rng: Random, place: Place) -> bool:
+        """Change one durable bit, of what is stored in ``place``. False if there is nothing."""
+        if place == "vote":
+            self.vote_is_corrupt = True
+        elif place == "snapshot":
+            if not self.snapshots:
+                return False
+            snapshot_id = rng.choice(sorted(self.snapshots))
+            self.snapshots[snapshot_id] = flipped(self.snapshots[snapshot_id], rng)
+            self._flipped_snapshots[snapshot_id] = self.snapshots[snapshot_id]
+        else:
+            if not self.durable.chunks:
+                return False
+            base = rng.choice(self.durable.bases)
+            at = bisect_left(self.durable.bases, base)
+            changed = self.durable.chunks[at] = flipped(self.durable.chunks[at], rng)
+            self.flipped[base] = changed
+            alive = bisect_left(self.live.bases, base)
+            if alive < len(self.live.bases) and self.live.bases[alive] == base:
+                self.live.chunks[alive] = changed[: len(self.live.chunks[alive])]
+        self.happened(f"bit_flip_{place}")
+        return True
+
+    @override
+    def is_damaged(self) -> bool:
+        """Of a snapshot that was found damaged, and dropped, the log may begin at its end still."""
+        return (
+            self.vote_is_corrupt
+            or any(still_there(chunks, *one) for one in self.flipped.items() for chunks in (self.durable, self.live))
+            or any(
+                self.snapshots[one] == damaged if one in self.snapshots else one == log_start_of(self.state)
+                for one, damaged in self._flipped_snapshots.items()
+            )
+        )
+
+    def keep_vote(self, vote: VoteState) -> None:
+        """Durable from here on."""
+        self._older_votes = [*self._older_votes[1 - OLDER_VOTES_MAX :], self.vote]
+        self.vote = vote
+
+    def roll_back_vote(self, rng: Random) -> bool:
+        """Put an older vote in the place of the last one. No disk does that that keeps its word; a copy put back does.
+
+        Found by ``recover`` if the log is of a later epoch; False if there is no older one.
+        """
+        if not self._older_votes:
+            return False
+        self.vote = rng.choice(self._older_votes)
+        self.happened("vote_rolled_back")
+        return True
+
+    def sound_snapshots(self) -> dict[SnapshotId, bytes]:
+        """Those that no flipped bit has damaged."""
+        return {one: content for one, content in self.snapshots.items() if self._flipped_snapshots.get(one) != content}
+
+    def used_bytes(self) -> int:
+        """Log and snapshots, those in the making included."""
+        making = sum(map(len, self.parts.values())) + sum(len(content) for _, content in self.freezing)
+        return self.live.size() + sum(map(len, self.snapshots.values())) + making
+
+    def write(self, write: Write) -> None:
+        """Carry out a write, visible at once and not durable."""
+        self.live.carry_out(write)
+        self.unflushed.append(write)
+
+    def sync(self, count: int) -> None:
+        """Make the oldest ``count`` writes durable."""
+        for write in self.unflushed[:count]:
+            self.durable.carry_out(write)
+        del self.unflushed[:count]
+
+    def released(self) -> None:
+        """The store gave the disk back."""
+        self._store = None
+
+
+class SimLogStore(SimStore):
+    """See ``raftlog.storage.api.LogStore``. A closed or crashed store calls nobody back, and raises StorageError."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
+        self._disk = disk
+        self._vote_dones: list[VoteDone] = []
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this disk belongs to."""
+        return self._disk.identity
+
+    def recover(self) -> RecoveredLog:
+        """Check and describe what is stored, all of it durable."""
+        self._check(recovered=False)
+        disk = self._disk
+        disk.sync(len(disk.unflushed))
+        try:
+            if disk.vote_is_corrupt:
+                raise CorruptLogError("the vote is corrupt: this node might vote twice in one epoch")
+            newest = self._newest_sound()
+            require_snapshot("the simulated disk", disk.state, newest)
+            found = self._scan()
+            if newest is not None and not self._is_part(newest[0]):
+                self._empty_at(newest[0])
+                found = self._scan()
+            require_vote("the vote file", disk.vote, found.epochs[-1][0] if found.epochs else disk.state.start_epoch)
+            disk.live.drop_below(disk.state.start_offset)
+            disk.durable.drop_below(disk.state.start_offset)
+            self._delete_before(log_start_of(disk.state))
+        except FatalError as error:
+            raise self._commit.fail(self._disk.met(error)) from None
+        self._commit.recovered(found.end_offset)
+        self._recovered = True
+        return recovered(disk.vote, disk.state, found, tuple(sorted(disk.snapshots)), newest)
+
+    def _newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
+        snapshots = self._disk.snapshots
+        for snapshot_id in sorted(snapshots, reverse=True):
+            header = _sound_header(snapshots[snapshot_id], snapshot_id)
+            if header is not None:
+                return snapshot_id, header
+            del snapshots[snapshot_id]
+        return None
+
+    def _scan(self) -> LogScan:
+        state = self._disk.state
+        return scan_log(self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch)
+
+    def _is_part(self, snapshot_id: SnapshotId) -> bool:
+        disk, last = self._disk, snapshot_id.end_offset - 1
+        return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
+
+    def _empty_at(self, snapshot_id: SnapshotId) -> None:
+        """As the real one: the log is emptied, durably, then its start moves, then older snapshots go."""
+        disk = self._disk
+        disk.write(Write(0, None))
+        disk.between_steps()
+        disk.sync(len(disk.unflushed))
+        disk.between_steps()
+        disk.state = emptied_at(disk.state, snapshot_id)
+        self._delete_before(snapshot_id)
+
+    def _delete_before(self, snapshot_id: SnapshotId) -> None:
+        for one in sorted(one for one in self._disk.snapshots if one < snapshot_id):
+            self._disk.between_steps()
+            del self._disk.snapshots[one]
+
+    def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Write a chunk at the log end. Raises StorageError; ValueError if it does not begin there."""
+        self._check()
+        end = self._commit.end_offset
+        if base_offset != end or end_offset <= base_offset:
+            raise ValueError(f"append of [{base_offset}, {end_offset}) to a log that ends at {end}")
+        self._before("append")
+        if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
+            raise self._commit.fail(failure)
+        self._disk.write(Write(base_offset, chunk))
+        self._commit.end_offset = end_offset
+
+    def flush(self, done: FlushDone, *, inline: bool) -> None:
+        """Make durable what was appended so far, then call ``done``, always from the loop."""
+        self._check()
+        self._commit.flush(done, inline=inline)
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the log."""
+        self._check()
+        end = self._commit.end_offset
+        start = self._disk.state.start_offset
+        if not start <= end_offset <= end:
+            raise ValueError(f"truncate to {end_offset}: the log is [{start}, {end})")
+        if end_offset == end:
+            return
+        self._disk.write(Write(end_offset, None))
+        self._commit.truncated(end_offset)
+
+    def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
+        """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
+        self._check()
+        end = self._commit.end_offset
+        start = self._disk.state.start_offset
+        if not start <= offset <= until <= end:
+            raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
+        if offset == until:
+            return b""
+        try:
+            return read_span(self._disk.live.scan(offset), offset, until, max_bytes)
+        except FatalError as error:
+            raise self._commit.fail(self._disk.met(error)) from None
+
+    def write_vote(self, vote: VoteState, done: VoteDone) -> None:
+        """Replace the vote durably, then call ``done`` from the loop; one after the other, each after its latency."""
+        self._check()
+        self._before("write_vote")
+        self._disk.unwritten_votes.append(vote)
+        self._vote_dones.append(done)
+        if len(self._vote_dones) == 1:
+            self._later("write_vote", self._vote_written)
+
+    def _vote_written(self) -> None:
+        failure = self._disk.take_failure("write_vote")
+        if failure is not None:
+            self._commit.fail(failure)
+        if self._commit.failure is None:
+            self._disk.keep_vote(self._disk.unwritten_votes.pop(0))
+        done = self._vote_dones.pop(0)
+        if self._vote_dones:
+            self._later("write_vote", self._vote_written)
+        done(self._commit.outcome())
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part of a snapshot in the making. Raises StorageError, ValueError."""
+        self._check()
+        self._before("snapshot")
+        disk = self._disk
+        if (failure := disk.take_failure("snapshot") or disk.room_for(data)) is not None:
+            raise self._commit.fail(failure)
+        if position == 0:
+            disk.parts[snapshot_id] = bytearray()
+        part = disk.parts.get(snapshot_id)
+        if part is None or len(part) != position:
+            raise ValueError(f"a part of {snapshot_id} for {position}, the last one ended elsewhere")
+        part += data
+
+    def freeze_snapshot(self, snapshot_id: SnapshotId, done: FreezeDone, accept: AcceptHeader | None = None) -> None:
+        """Complete a snapshot, from the loop, after its latency."""
+        self._check()
+        self._before("snapshot")
+        # From here on it is no more what a part at position 0 begins anew.
+        one = snapshot_id, bytes(self._disk.parts.pop(snapshot_id, b""))
+        self._disk.freezing.append(one)
+        self._later("snapshot", lambda: self._frozen(one, done, accept))
+
+    def _frozen(self, one: tuple[SnapshotId, bytes], done: FreezeDone, accept: AcceptHeader | None) -> None:
+        disk = self._disk
+        disk.freezing.remove(one)
+        snapshot_id, content = one
+        if (failure := disk.take_failure("snapshot")) is not None:
+            self._commit.fail(failure)
+        if (broken := self._commit.outcome()) is not None:
+            done(broken)
+        elif (flaw := _flaw(content, snapshot_id, accept)) is not None:
+            done(flaw)
+        else:
+            disk.snapshots[snapshot_id] = content
+            done(None)
+
+    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Give up one in the making."""
+        self._check()
+        self._disk.parts.pop(snapshot_id, None)
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+        """Bytes of a complete snapshot. Raises LookupError."""
+        return len(self._disk.snapshots[snapshot_id])
+
+    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        """What it says of itself. Raises LookupError, CorruptLogError."""
+        self._check()
+        try:
+            return snapshot_file.read_header(self._disk.snapshots[snapshot_id])
+        except FatalError as error:
+            raise self._commit.fail(self._disk.met(error)) from None
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of a complete snapshot. Raises LookupError, ValueError."""
+        self._check()
+        content = self._disk.snapshots[snapshot_id]
+        if not 0 <= position <= len(content):
+            raise ValueError(f"position {position} of a snapshot of {len(content)} bytes")
+        return content[position : position + max_bytes]
+
+    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Empty the log: it begins at the end of ``snapshot_id`` now. Raises LookupError, ValueError."""
+        self._check()
+        self.snapshot_size(snapshot_id)
+        self._empty_at(snapshot_id)
+        self._commit.truncated(snapshot_id.end_offset)
+
+    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log below the end of ``snapshot_id`` and the snapshots before it. Raises LookupError, ValueError."""
+        self._check()
+        self.snapshot_size(snapshot_id)
+        disk, start = self._disk, snapshot_id.end_offset
+        if not disk.state.start_offset <= start <= self._commit.end_offset:
+            raise ValueError(f"start at {start}: the log is [{disk.state.start_offset}, {self._commit.end_offset})")
+        # As the real one: first the start, durably, then older snapshots, then the log, whose deletion a crash may take back.
+        disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
+        self._delete_before(snapshot_id)
+        disk.between_steps()
+        disk.live.drop_below(start)
+        disk.durable.drop_below(start)
+
+    def free_bytes(self) -> int:
+        """See the protocol."""
+        return self._disk.free_bytes()
+
+    def used_bytes(self) -> int:
+        """See the protocol."""
+        return self._disk.used_bytes()
+
+    def close(self) -> None:
+        """Give the disk back. Writes under way are carried to their end, as the operating system would; nobody is told."""
+        if self._gone is not None:
+            return
+        if self._disk.unwritten_votes and self._commit.failure is None:
+            self._disk.keep_vote(self._disk.unwritten_votes[-1])
+        self._disk.unwritten_votes = []
+        for snapshot_id, content in self._disk.freezing:
+            if self._commit.failure is None and _is_sound(content, snapshot_id):
+                self._disk.snapshots[snapshot_id] = content
+        self._disk.parts, self._disk.freezing = {}, []
+        self.drop("the store is closed")
+
+
+def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | None:
+    try:
+        header = snapshot_file.verify([content])
+    except CorruptLogError:
+        return None
+    return header if SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
+
+
+def _flaw(content: bytes, snapshot_id: SnapshotId, accept: AcceptHeader | None) -> CorruptLogError | None:
+    header = _sound_header(content, snapshot_id)
+    if header is None:
+        return CorruptLogError(f"{snapshot_id} is not sound")
+    try:
+        if accept is not None:
+            accept(header)
+    except CorruptLogError as error:
+        return error
+    return None
+
+
+def _is_sound(content: bytes, snapshot_id: SnapshotId) -> bool:
+    return _sound_header(content, snapshot_id) is not None

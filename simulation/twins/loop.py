@@ -1,0 +1,327 @@
+"""An asyncio event loop on virtual time: deterministic, single-threaded, without sockets. When nothing is ready, time jumps.
+
+Determinism: callbacks run in the order they were scheduled, timers by (time, order of scheduling), and nothing here looks
+at the real clock, a thread, a selector or a hash. A callback that raises ends the run: a simulation must not go past a bug.
+
+A *host* is a process of the simulated world. Callbacks belong to the host in whose context they were scheduled (asyncio
+copies the context along), so a host can be stopped as by SIGSTOP: its callbacks and timers wait, everyone else's run on. A host's clock
+may run fast or slow: what its callbacks see as the time, and wait for, is its own. What is no host's (network, disks, checks) asks
+for the true time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from asyncio import base_events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+from simulation.twins.bounds import MAX_STEPS, RunTooLongError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_HOST: ContextVar[str] = ContextVar("simulated_host", default="")
+
+_NOBODY = copy_context()
+"""Of no host."""
+
+_REBUILD_ABOVE = 64
+"""Cancelled timers are swept out of the heap once they are more than this, and more than half of it."""
+
+_LAST_TURNS = 20
+"""Of the loop, in which cancelled tasks come to their end."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer, with the one attribute that its stubs do not show: whether it is in the heap."""
+
+    __slots__ = ()
+    _scheduled: bool
+
+
+class DeadlockError(RuntimeError):
+    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for what can never come."""
+
+
+class HostDiedError(BaseException):
+    """The process that runs has just been killed from within: unwinds it, and nothing else. Nobody may catch it but the loop."""
+
+
+def host_context(host: str) -> Context:
+    """A context for a host's tasks: ``loop.create_task(node.run(), context=host_context("c1"))``."""
+    context = copy_context()
+    context.run(_HOST.set, host)
+    return context
+
+
+class VirtualLoop(base_events.BaseEventLoop):
+    """The loop. Times are seconds of virtual time."""
+
+    # The base class's, which its stubs do not show.
+    _ready: deque[Any]
+    _stopping: bool
+
+    def __init__(self, start_time: float = 0.0, *, max_steps: int = MAX_STEPS) -> None:
+        super().__init__()
+        self._now = start_time
+        self.steps = 0
+        """Callbacks that have run, or were cancelled before they could."""
+        self._max_steps = max_steps
+        # (when, order, handle): ties go by order of scheduling, and comparing never leaves C.
+        self._timers: list[tuple[float, int, Any]] = []
+        self._timer_order = 0
+        self._cancelled_timers = 0
+        self._tasks_made = 0
+        self._held: dict[str, list[Any]] = {}
+        self._rates: dict[str, float] = {}
+        self._costs: dict[str, Callable[[], float]] = {}
+        self._queues: dict[str, deque[Any]] = {}
+        """Callbacks of hosts that work, in order, while they wait for the one before."""
+        self._free_at: dict[str, float] = {}
+        """By host: when its last callback is done."""
+        self._waking: set[str] = set()
+        """Hosts that are in a callback, or have a timer for its end: only those do for which something waits."""
+        self._spent_s = 0.0
+        self.longest_s: dict[str, float] = {}
+        """By host: what its longest callback took."""
+        self.ending = False
+        """The run is over: tasks are being cancelled, and must be allowed to come to their end, whoever dies meanwhile."""
+
+    def time(self) -> float:
+        """Virtual seconds, by the clock of the host that runs."""
+        if self._rates:
+            return self._now * self._rates.get(_HOST.get(), 1.0)
+        return self._now
+
+    def true_time(self) -> float:
+        """Virtual seconds, by no host's clock."""
+        return self._now
+
+    def set_clock_rate(self, host: str, rate: float) -> None:
+        """Let a host's clock run ``rate`` times as fast as time. Only before the host does anything."""
+        self._rates[host] = rate
+
+    def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
+        """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for it; its clock goes on meanwhile."""
+        self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
+
+    def stopwatch(self, host: str) -> float:
+        """Seconds that go on within a callback: each look at it is one more piece of work done."""
+        if (cost_s := self._costs.get(host)) is not None:
+            self._spent_s += cost_s()
+        return self._now + self._spent_s
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's, without its checks."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's; timers due at the same moment run in the order they were made."""
+        if self._rates:
+            rate, wanted = self._rates.get(_HOST.get(), 1.0), when
+            when /= rate
+            # Rounded down, the timer would fire a moment before its time has come, by its own clock, for ever.
+            while when * rate < wanted:
+                when = math.nextafter(when, math.inf)
+        return self.call_at_true(when, callback, *args, context=context)
+
+    def call_later_true(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ``call_later``, by no host's clock."""
+        return self.call_at_true(self._now + delay, callback, *args, context=context)
+
+    def call_at_true(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ``call_at``, by no host's clock."""
+        handle = _Timer(when, callback, args, self, context)
+        handle._scheduled = True
+        self._timer_order += 1
+        heappush(self._timers, (when, self._timer_order, handle))
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> NoReturn:
+        """There are no threads here: what another thread does has no place in virtual time."""
+        raise RuntimeError("a simulated program must not use threads")
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
+        """There are no threads here."""
+        raise RuntimeError("a simulated program must not use threads")
+
+    def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
+        """As asyncio's; names count from 1 in each loop, so that they are the same in each run."""
+        self._tasks_made += 1
+        return super().create_task(coro, name=name or f"task-{self._tasks_made:08d}", **kwargs)
+
+    def pause_host(self, host: str) -> None:
+        """Stop a host: nothing that belongs to it runs until it is resumed. Its clock, like everyone's, goes on."""
+        self._held.setdefault(host, [])
+
+    def is_held(self, host: str) -> bool:
+        """Whether a paused host has missed anything by now."""
+        return bool(self._held.get(host))
+
+    def resume_host(self, host: str) -> None:
+        """Let a host run: what became due meanwhile runs next, in the order it became due."""
+        self._ready.extend(self._held.pop(host, ()))
+        if self._queues.get(host):
+            self._work_on(host)
+
+    def drop_host(self, host: str) -> None:
+        """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
+        if self.ending:
+            return
+        handles = [*self._ready, *(entry[2] for entry in self._timers), *self._held.pop(host, ())]
+        handles += self._queues.get(host, ())
+        for handle in handles:
+            if handle._context.get(_HOST, "") == host:
+                handle.cancel()
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Called by a timer that is cancelled."""
+        if not handle._scheduled:
+            return
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _REBUILD_ABOVE and self._cancelled_timers * 2 > len(self._timers):
+            # The handle that is just being cancelled is not marked yet.
+            self._timers[:] = [entry for entry in self._timers if not (entry[2]._cancelled or entry[2] is handle)]
+            heapify(self._timers)
+            handle._scheduled = False
+            self._cancelled_timers = 0
+
+    def _run_once(self) -> None:
+        """One turn: jump if idle, collect due timers, run what was ready at its beginning."""
+        ready, timers = self._ready, self._timers
+        if not ready:
+            if not timers:
+                self._deadlock()
+            self._now = max(self._now, timers[0][0])
+        now = self._now
+        while timers and timers[0][0] <= now:
+            handle = heappop(timers)[2]
+            handle._scheduled = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                ready.append(handle)
+        if self._held:
+            self._hold_back()
+        count = len(ready)
+        self.steps += count
+        if self.steps > self._max_steps and not self.ending:
+            raise RunTooLongError(f"the run has not ended after {self._max_steps} steps, at {now:g} s of virtual time")
+        for _ in range(count):
+            handle = ready.popleft()
+            if self._costs and (host := handle._context.get(_HOST, "")) in self._costs:
+                self._queues[host].append(handle)
+                self._work_on(host)
+            elif not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except HostDiedError:
+                    continue
+
+    def _work_on(self, host: str) -> None:
+        """Run what a host has to do next, once it is done with what it did before; the rest waits."""
+        queue = self._queues[host]
+        while queue and host not in self._waking and host not in self._held:
+            if self._now < self._free_at[host]:
+                self._waking.add(host)
+                self.call_at_true(self._free_at[host], self._worked, host, context=_NOBODY)
+                return
+            handle = queue.popleft()
+            if handle._cancelled:
+                continue
+            self._spent_s = 0.0
+            self._waking.add(host)
+            with suppress(HostDiedError):
+                handle._context.run(handle._callback, *handle._args)
+            self._waking.discard(host)
+            took_s, self._spent_s = self._spent_s + self._costs[host](), 0.0
+            self.longest_s[host] = max(took_s, self.longest_s.get(host, 0.0))
+            self._free_at[host] = self._now + took_s
+
+    def _worked(self, host: str) -> None:
+        self._waking.discard(host)
+        self._work_on(host)
+
+    def end_work(self) -> None:
+        """Nothing takes time any more: what waits runs next."""
+        self._costs.clear()
+        for queue in self._queues.values():
+            self._ready.extend(queue)
+            queue.clear()
+
+    def _hold_back(self) -> None:
+        """Take the callbacks of paused hosts out of what is ready."""
+        held = self._held
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            waiting = held.get(handle._context.get(_HOST, ""))
+            (self._ready if waiting is None else waiting).append(handle)
+
+    def _deadlock(self) -> None:
+        if self._stopping:
+            return
+        waiting = sorted(f"{task.get_name()} {_coroutine_name(task)}" for task in asyncio.all_tasks(self))
+        raise DeadlockError(f"at {self._now} s nothing is ready or scheduled, and these wait: " + "; ".join(waiting))
+
+
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
+    """Its function: the repr of a coroutine has an address in it, which is another one in each run."""
+    return str(getattr(task.get_coro(), "__qualname__", "?"))
+
+
+def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
+    """Run ``main`` to its end on a loop of its own. Raises DeadlockError, RunTooLongError, and whatever ``main`` or any callback raises."""
+    loop = VirtualLoop(start_time, max_steps=max_steps)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            _cancel_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+
+def _cancel_tasks(loop: VirtualLoop) -> None:
+    loop.ending = True
+    loop.end_work()
+    for host in list(loop._held):
+        loop.resume_host(host)
+    # all_tasks is a set: sorted, so that the order of the end is the same in each run.
+    tasks = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
+    for task in tasks:
+        task.cancel()
+    # Not until all are done: a task whose process was killed just before its next step never takes it.
+    loop.run_until_complete(_some_turns())
+    for task in tasks:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def _some_turns() -> None:
+    for _ in range(_LAST_TURNS):
+        await asyncio.sleep(0)

@@ -1,0 +1,318 @@
+"""The simulated network: hosts, the delays between them, and what can go wrong, all from one random generator.
+
+Each flow and each dialer draws from a generator of its own, named after what it serves, so that a change in one place does not
+reshuffle the rest. A host stands for a process *and* its kernel: a crash ends the process, whose kernel then closes its
+connections and refuses new ones. Cut a host off as well (``isolate``) for a machine that has lost its power.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftlog.errors import ConfigError
+from raftlog.transport.api import Conversation, Probe, TransportLimits
+from simulation.twins.loop import VirtualLoop
+from simulation.twins.network_faults import LinkFaults
+from simulation.twins.network_links import Connection
+from simulation.twins.network_transport import SimDialer, SimListener, SimTransport
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkParams:
+    """One way takes ``delay_min_ms`` plus an exponentially distributed time of mean ``delay_extra_mean_ms``."""
+
+    delay_min_ms: float = 0.05
+    delay_extra_mean_ms: float = 0.15
+    limits: TransportLimits = field(default_factory=TransportLimits)
+
+
+class SimNetwork:
+    """All hosts and links. Must be made on a running :class:`simulation.twins.loop.VirtualLoop`.
+
+    ``handler_failures``: what link handlers have raised. Each such link was closed, as in a real node; a test asserts that there
+    are none.
+    """
+
+    def __init__(self, rng: random.Random, params: NetworkParams | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualLoop):
+            raise TypeError("a simulated network needs a VirtualLoop")
+        self.loop: VirtualLoop = loop
+        self.params = params or NetworkParams()
+        self.handler_failures: list[Exception] = []
+        self._seed = rng.getrandbits(64)
+        self._rngs: dict[str, random.Random] = {}
+        # Dicts for their order: nothing here may depend on hashes.
+        self._transports: dict[str, list[SimTransport]] = {}
+        self._listeners: dict[str, SimListener] = {}
+        self._connections: dict[Connection, None] = {}
+        self._blocked: dict[tuple[str, str], bool] = {}
+        """Pair -> whether connects are refused, and not only dropped."""
+        self._paused: dict[str, None] = {}
+        self._hushed: dict[tuple[str, str, Conversation], None] = {}
+        self._next_port: dict[tuple[str, str], int] = {}
+        self.faults: LinkFaults | None = None
+        """What goes wrong on open links; None: nothing."""
+        self.held: dict[tuple[str, str], int] = {}
+        """How often something could not get from one host to another because the way was blocked."""
+        self.far_s: dict[tuple[str, str], float] = {}
+        """What a message takes from one host to another on top of what is drawn."""
+        self.taps: dict[str, Callable[[str, Any], None]] = {}
+        """By host: what hears of each message that is given to a link there, as (peer's host, message)."""
+
+    def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
+        """Let ``listener`` hear of each message that ``host`` sends."""
+        if listener is not None:
+            self.taps[host] = listener
+
+    def transport_for(self, host: str) -> SimTransport:
+        """The transport of a new process on ``host``; after a crash, of the restarted one."""
+        transport = SimTransport(self, host)
+        self._transports.setdefault(host, []).append(transport)
+        return transport
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def block(self, source: str, target: str) -> None:
+        """Let nothing through from one host to another; the other direction stays open. Links break at the keepalive timeout."""
+        self._blocked[source, target] = False
+        self._recheck()
+
+    def reject(self, source: str, target: str) -> None:
+        """As by a firewall that answers: connections of the two are broken off at once, and connects from one to the other refused."""
+        self._blocked[source, target] = True
+        for connection in list(self._connections):
+            if {end.site.host for end in connection.ends} == {source, target}:
+                connection.break_off()
+        self._recheck()
+
+    def partition(self, one: str, other: str) -> None:
+        """Cut two hosts off from each other."""
+        self._blocked[one, other] = self._blocked[other, one] = False
+        self._recheck()
+
+    def isolate(self, host: str) -> None:
+        """Cut a host off from all hosts known by now."""
+        for other in self._transports:
+            if other != host:
+                self._blocked[host, other] = self._blocked[other, host] = False
+        self._recheck()
+
+    def heal(self, one: str, other: str) -> None:
+        """Open both directions again. What was held comes through, unless its link broke meanwhile."""
+        self._blocked.pop((one, other), None)
+        self._blocked.pop((other, one), None)
+        self._recheck()
+
+    def heal_all(self) -> None:
+        """Open everything."""
+        self._blocked.clear()
+        self._recheck()
+
+    def crash(self, host: str) -> None:
+        """Kill the processes of a host, as by kill -9: nothing of its context runs again, peers see their links end at once.
+
+        The caller forgets the processes' objects; their tasks stay where they are until the run ends.
+        """
+        self.resume(host)
+        for transport in self._transports.get(host, []):
+            transport.die()
+        self._transports[host] = []
+        for connection in list(self._connections):
+            for end in connection.ends:
+                if end.site.host == host:
+                    end.die()
+        self.loop.drop_host(host)
+
+    def pause(self, host: str) -> None:
+        """Stop a host's processes, as by SIGSTOP: callbacks of its context wait, connects are accepted and never answered."""
+        self._paused[host] = None
+        self.loop.pause_host(host)
+        self._recheck()
+
+    def resume(self, host: str) -> None:
+        """Let a paused host go on. Idempotent."""
+        if host in self._paused:
+            del self._paused[host]
+            self.loop.resume_host(host)
+            self._recheck()
+
+    def break_links(self, host: str) -> int:
+        """Break all connections of a host; what is on its way is lost. How many there were."""
+        broken = [c for c in list(self._connections) if any(end.site.host == host for end in c.ends)]
+        for connection in broken:
+            connection.break_off()
+        return len(broken)
+
+    def stall(self, source: str, target: str, seconds: float, conversation: Conversation | None = None) -> int:
+        """Let everything that is sent from now on over the present links take so much longer, in order. How many links."""
+        count = 0
+        for connection in list(self._connections):
+            if conversation is None or connection.conversation is conversation:
+                for end, other in (connection.ends, connection.ends[::-1]):
+                    if (end.site.host, other.site.host) == (source, target):
+                        end.flow.stall(seconds)
+                        count += 1
+        return count
+
+    def mute(self, source: str, target: str, conversation: Conversation) -> int:
+        """Let no message through from one host to another on the present links of a conversation, for good. How many links.
+
+        All else of the two goes on, so no keepalive notices; new links work.
+        """
+        count = 0
+        for connection in list(self._connections):
+            if connection.conversation is conversation:
+                for end, other in (connection.ends, connection.ends[::-1]):
+                    if (end.site.host, other.site.host) == (source, target):
+                        end.flow.mute()
+                        count += 1
+        return count
+
+    def hush(self, source: str, target: str, conversation: Conversation) -> int:
+        """As ``mute``, and no connect for this conversation between the two is answered until ``unhush``."""
+        self._hushed[source, target, conversation] = None
+        return self.mute(source, target, conversation)
+
+    def unhush(self, source: str, target: str, conversation: Conversation) -> None:
+        """Let the two connect again."""
+        self._hushed.pop((source, target, conversation), None)
+
+    def cut_pairs(self) -> list[tuple[str, str]]:
+        """What is blocked, in the order it was."""
+        return list(self._blocked)
+
+    def is_paused(self, host: str) -> bool:
+        """Whether it is."""
+        return host in self._paused
+
+    def note_held(self, source: str, target: str) -> None:
+        """Something did not get through."""
+        self.held[source, target] = self.held.get((source, target), 0) + 1
+
+    def unblock(self, source: str, target: str) -> None:
+        """Open one direction again."""
+        self._blocked.pop((source, target), None)
+        self._recheck()
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        """Whether nothing gets from ``source`` to ``target``."""
+        return (source, target) in self._blocked
+
+    def is_disturbed(self, one: str, other: str) -> bool:
+        """Whether a keepalive ping between the two would go unanswered."""
+        return (
+            (one, other) in self._blocked
+            or (other, one) in self._blocked
+            or one in self._paused
+            or other in self._paused
+        )
+
+    # --- for transports, dialers, listeners and connections -----------------------------------------------------------
+
+    def rng_for(self, purpose: str) -> random.Random:
+        """The generator of one purpose."""
+        rng = self._rngs.get(purpose)
+        if rng is None:
+            rng = self._rngs[purpose] = random.Random(f"{self._seed} {purpose}")
+        return rng
+
+    def delay_s(self, rng: random.Random) -> float:
+        """One way's time, drawn."""
+        extra_ms = self.params.delay_extra_mean_ms
+        return (self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)) / 1000
+
+    def travel_s(self, rng: random.Random, source: str, target: str) -> float:
+        """A message's way on a link."""
+        return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
+
+    def keepalive_s(self, host: str) -> float:
+        """How long until an end notices that its peer is silent: the next ping may be due now or in a whole interval."""
+        limits = self.params.limits
+        due_ms = self.rng_for(f"keepalive {host}").uniform(0, limits.keepalive_time_ms)
+        return (due_ms + limits.keepalive_timeout_ms) / 1000
+
+    def free_address(self, host: str) -> str:
+        """A port that nothing on this host listens on."""
+        while True:
+            address = self._next_address(host, "server", 10000)
+            if address not in self._listeners:
+                return address
+
+    def client_address(self, host: str) -> str:
+        """What a server sees as its peer."""
+        return self._next_address(host, "client", 40000)
+
+    def bind(self, listener: SimListener) -> None:
+        """Raises ConfigError."""
+        if listener.address in self._listeners:
+            raise ConfigError(f"cannot listen on {listener.address}: port in use")
+        self._listeners[listener.address] = listener
+
+    def unbind(self, listener: SimListener) -> None:
+        """Free its address."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+
+    def connection_over(self, connection: Connection) -> None:
+        """Both ends know."""
+        self._connections.pop(connection, None)
+
+    def connect(self, dialer: SimDialer) -> None:
+        """Carry a connect to its target, and the answer back; on a blocked way neither comes, and the dialer's timeout does."""
+        host = dialer.address.rpartition(":")[0]
+        rng = self.rng_for(f"connect {dialer.site.host}>{host}")
+        source = dialer.site.host
+        if self.is_blocked(source, host) or self.is_blocked(host, source):
+            self.note_held(source, host)
+        trouble = self.faults.connect(rng, source, host) if self.faults is not None else ""
+        hushed = dialer.conversation
+        if (source, host, hushed) in self._hushed or (host, source, hushed) in self._hushed:
+            self.note_held(source, host)
+            return
+        if trouble == "refused" or self._blocked.get((source, host)):
+            reason = "UNAVAILABLE: connection refused"
+            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+        elif not trouble and host in self._transports and not self.is_disturbed(source, host):
+            self.loop.call_later_true(self.delay_s(rng), self._connect_arrives, dialer, rng)
+
+    def _connect_arrives(self, dialer: SimDialer, rng: random.Random) -> None:
+        listener = self._listeners.get(dialer.address)
+        if not dialer.connecting:
+            return
+        if listener is None or dialer.conversation not in listener.acceptors:
+            reason = "UNAVAILABLE: connection refused" if listener is None else "UNIMPLEMENTED: no such conversation"
+            self.loop.call_later_true(self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context)
+            return
+        connection = Connection(self, dialer.site, listener.site, dialer.conversation)
+        self._connections[connection] = None
+        connection.recheck()
+        dialer.begun(connection)
+        self.loop.call_soon(listener.accept, connection, dialer.conversation, dialer, context=listener.site.context)
+
+    async def probe(self, source: str, address: str, timeout_s: float) -> Probe:
+        """A paused process still has a kernel that accepts; a host that is cut off, or that nobody knows, is silent."""
+        host = address.rpartition(":")[0]
+        rng = self.rng_for(f"probe {source}>{host}")
+        there_and_back_s = self.delay_s(rng) + self.delay_s(rng)
+        blocked = self.is_blocked(source, host) or self.is_blocked(host, source)
+        if self._blocked.get((source, host)) and there_and_back_s <= timeout_s:
+            await asyncio.sleep(there_and_back_s)
+            return Probe.REFUSED
+        if host not in self._transports or blocked or there_and_back_s > timeout_s:
+            await asyncio.sleep(timeout_s)
+            return Probe.SILENT
+        await asyncio.sleep(there_and_back_s)
+        return Probe.ACCEPTED if address in self._listeners else Probe.REFUSED
+
+    def _next_address(self, host: str, kind: str, first_port: int) -> str:
+        port = self._next_port[host, kind] = self._next_port.get((host, kind), first_port - 1) + 1
+        return f"{host}:{port}"
+
+    def _recheck(self) -> None:
+        for connection in list(self._connections):
+            connection.recheck()

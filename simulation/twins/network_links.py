@@ -1,0 +1,263 @@
+"""Simulated connections: two ends, and between them two flows that keep order and lose nothing but with the connection."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
+from raftlog.transport.base_link import PEER_ENDED, BaseLink
+from raftlog.transport.conversations import WIRES, Wire
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from raftlog.transport.api import Conversation
+    from simulation.twins.network import SimNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an end of a connection is: its host, the context its callbacks run in, and the address its peer sees."""
+
+    host: str
+    context: Context
+    address: str
+
+
+class SimLink(BaseLink):
+    """One end of a connection. A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real link.
+
+    So two processes never share an object: what a sender changes afterwards is not sent, and what a receiver changes is its own.
+    """
+
+    def __init__(
+        self, network: SimNetwork, site: Site, peer: str, outgoing: Wire, incoming: Wire, max_bytes: int
+    ) -> None:
+        super().__init__(network.loop, peer)
+        self.site = site
+        self._network = network
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._pending: list[Any] = []
+        self._max_messages = network.params.limits.max_queued_messages
+        self._max_bytes = max_bytes
+        self.flow: Flow
+        self.connection: Connection
+
+    def send(self, message: Any) -> None:
+        """Queue a message: what is sent in one turn of the loop travels together."""
+        if self._reason is not None:
+            raise self._closed_error()
+        # Before the tap: what checkers keep is what will arrive, whatever the sender does to its own.
+        message = self._outgoing.item_type.FromString(self._outgoing.encode(message, self._max_bytes))
+        tap = self._network.taps.get(self.site.host)
+        if tap is not None:
+            tap(self.peer.rpartition(":")[0], message)
+        if len(self._pending) + self.flow.backlog >= self._max_messages:
+            self.close(f"{self._max_messages} messages wait unsent: the peer does not keep up")
+            raise self._closed_error()
+        if not self._pending:
+            self._loop.call_soon(self._flush, context=self.site.context)
+        self._pending.append(message)
+
+    def arrive(self, messages: list[Any]) -> None:
+        """One envelope's messages, as the real link hands them over."""
+        if self._incoming.single:
+            for message in messages:
+                self.deliver([message])
+        else:
+            self.deliver(messages)
+
+    def die(self) -> None:
+        """The process is gone: nobody is told on this side."""
+        if self._reason is None:
+            self._reason = "the process died"
+            self._shut()
+
+    def _flush(self) -> None:
+        messages, self._pending = self._pending, []
+        for start in range(0, len(messages), ENVELOPE_MAX_ITEMS):
+            self.flow.push(messages[start : start + ENVELOPE_MAX_ITEMS])
+
+    def _shut(self) -> None:
+        self._pending = []
+        self.connection.end_closed(self)
+
+    def _schedule(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback, context=self.site.context)
+
+    def _handler_failed(self, error: Exception) -> None:
+        super()._handler_failed(error)
+        self._network.handler_failures.append(error)
+
+
+class Flow:
+    """One direction of a connection: each envelope takes a drawn time and none overtakes another, as on TCP.
+
+    While the way is blocked, what arrives is held, in order, and delivered when it opens, unless the connection broke before.
+    """
+
+    def __init__(
+        self, network: SimNetwork, source: Site, connection: Connection, target: SimLink, rng: random.Random
+    ) -> None:
+        self._network = network
+        self._connection = connection
+        self._to_server = target is connection.server
+        self._lost = self._muted = False
+        self._source = source
+        self._target = target
+        self._rng = rng
+        self._last_arrival = 0.0
+        self._held: deque[tuple[Callable[..., None], Any]] = deque()
+        self.backlog = 0
+        """Messages on their way or held."""
+
+    def push(self, messages: list[Any]) -> None:
+        """Send an envelope."""
+        self.backlog += len(messages)
+        faults = self._network.faults
+        if faults is None:
+            self._travel(self._deliver, messages)
+            return
+        hosts = self._source.host, self._target.site.host
+        faults.look_for_parts(*hosts, messages)
+        if faults.breaks(self._rng, *hosts):
+            self._connection.break_off()
+            return
+        if stall_s := faults.stall_s(self._rng, *hosts):
+            self.stall(stall_s)
+        if late_s := faults.late_change_s(self._rng, *hosts, messages):
+            self.stall(late_s)
+        self._travel(self._deliver, messages)
+        if self._to_server:
+            again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
+            if again:
+                self.backlog += len(again)
+                self._travel(self._deliver, [type(one).FromString(one.SerializeToString()) for one in again])
+
+    def stall(self, seconds: float) -> None:
+        """Let what is sent from now on arrive so much later."""
+        self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
+
+    def lose(self) -> None:
+        """Nothing that is on its way arrives, and nothing sent from now on."""
+        self._lost = True
+        self._held.clear()
+
+    def mute(self) -> None:
+        """No message comes through any more, and nobody is told: as a middlebox does that has forgotten a connection."""
+        self._muted = True
+
+    def push_call(self, callback: Callable[[], None]) -> None:
+        """Let an event happen at the other end, behind what has been sent: the opening, or the end."""
+        self._travel(lambda _: callback(), None)
+
+    def retry(self) -> None:
+        """If the way is open again, what was held comes after one more delay."""
+        if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
+            loop = self._network.loop
+            self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
+            loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
+
+    def drop_held(self) -> None:
+        """The sender's side broke off: what has not come through by now never will."""
+        self._held.clear()
+
+    def _way_s(self) -> float:
+        return self._network.travel_s(self._rng, self._source.host, self._target.site.host)
+
+    def _travel(self, event: Callable[..., None], argument: Any) -> None:
+        loop = self._network.loop
+        self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
+        loop.call_at_true(self._last_arrival, self._arrive, event, argument, context=self._target.site.context)
+
+    def _arrive(self, event: Callable[..., None], argument: Any) -> None:
+        if self._lost:
+            return
+        if self._held or self._network.is_blocked(self._source.host, self._target.site.host):
+            self._held.append((event, argument))
+            self._network.note_held(self._source.host, self._target.site.host)
+        else:
+            event(argument)
+
+    def _drain(self) -> None:
+        while self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
+            event, argument = self._held.popleft()
+            event(argument)
+
+    def _deliver(self, messages: list[Any]) -> None:
+        self.backlog -= len(messages)
+        if not self._muted:
+            self._target.arrive(messages)
+
+
+class Connection:
+    """Two ends and their flows, from connect until both ends know that it is over."""
+
+    def __init__(self, network: SimNetwork, client: Site, server: Site, conversation: Conversation) -> None:
+        self._network = network
+        self.conversation = conversation
+        wires, limits = WIRES[conversation], network.params.limits
+        up_bytes, down_bytes = limits.request_max_bytes(conversation.name), limits.max_message_bytes
+        self.client = SimLink(network, client, server.address, wires.to_server, wires.to_client, up_bytes)
+        self.server = SimLink(network, server, client.address, wires.to_client, wires.to_server, down_bytes)
+        for end, other in ((self.client, self.server), (self.server, self.client)):
+            end.connection = self
+            rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")
+            end.flow = Flow(network, end.site, self, other, rng)
+        self._break_timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def ends(self) -> tuple[SimLink, SimLink]:
+        """Client first."""
+        return self.client, self.server
+
+    def break_off(self) -> None:
+        """Reset: what is on its way, both ways, is lost; each end learns of it by itself."""
+        for end in self.ends:
+            end.flow.lose()
+            delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))
+            self._network.loop.call_later_true(
+                delay_s, end.close, "UNAVAILABLE: connection reset by peer", context=end.site.context
+            )
+
+    def end_closed(self, end: SimLink) -> None:
+        """Tell the other end, behind what is on its way."""
+        other = self.server if end is self.client else self.client
+        if other.close_reason is None:
+            end.flow.push_call(lambda: other.close(PEER_ENDED))
+        else:
+            self._cancel_breaks()
+            self._network.connection_over(self)
+
+    def recheck(self) -> None:
+        """The network has changed: start or stop the keepalive's clock at both ends."""
+        disturbed = self._network.is_disturbed(self.client.site.host, self.server.site.host)
+        if disturbed and not self._break_timers:
+            for end in self.ends:
+                wait_s = self._network.keepalive_s(end.site.host)
+                timer = self._network.loop.call_later_true(
+                    wait_s, self._keepalive_expired, end, context=end.site.context
+                )
+                self._break_timers.append(timer)
+        elif not disturbed:
+            self._cancel_breaks()
+        for end in self.ends:
+            end.flow.retry()
+
+    def _keepalive_expired(self, end: SimLink) -> None:
+        if end.close_reason is not None:
+            # Long over on this side, and its kernel goes on to say so: the other end would hear it, whoever is gone.
+            return
+        end.flow.drop_held()
+        end.close("UNAVAILABLE: keepalive timeout")
+
+    def _cancel_breaks(self) -> None:
+        for timer in self._break_timers:
+            timer.cancel()
+        self._break_timers = []

@@ -1,0 +1,198 @@
+"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, made like :mod:`simulation.twins.disk`.
+
+All replicas share one order of writes, as they share RocksDB's WAL: a crash keeps what was synced and a prefix of the rest, over all of
+them. The write that was torn is the first that is lost: one write is one record of the WAL, there whole or cut off when it is opened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+from typing_extensions import override
+
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.storage.chunks import read_span
+from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
+from simulation.twins.disk_hardware import Chunks, DiskHardware, SimStore, Write, flipped, still_there
+
+
+class SimPartitionDisk(DiskHardware):
+    """The disk of one broker: it outlives the processes that use it. ``directory_id``: the disk's own."""
+
+    def __init__(
+        self, directory_id: str, rng: Random, *, latency_min_s: float = 0.0001, latency_max_s: float = 0.002
+    ) -> None:
+        super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
+        self.directory_id = directory_id
+        self.durable: dict[PartitionKey, Chunks] = {}
+        self.live: dict[PartitionKey, Chunks] = {}
+        self.unflushed: list[tuple[PartitionKey, Write]] = []
+        """In the order of the writes, over all replicas."""
+        self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
+        """Chunks of which a bit was flipped, by base offset, as they are since."""
+        self._store: SimPartitionStore | None = None
+
+    def open(self) -> SimPartitionStore:
+        """Mount the disk. Raises ConfigError if a store that was neither closed nor crashed has it."""
+        if self._store is not None:
+            raise ConfigError(f"the disk {self.directory_id} is in use")
+        self.opened()
+        self._store = SimPartitionStore(self)
+        return self._store
+
+    def crash(self, rng: Random) -> None:
+        """Lose power: keep what is durable, and of the writes that are not a prefix drawn from ``rng``."""
+        kept = rng.randint(0, len(self.unflushed))
+        self.sync(kept)
+        if self.unflushed:
+            self.happened("unsynced_loss")
+        self.unflushed = []
+        self.forget_held()
+        self.live = {key: chunks.copy() for key, chunks in self.durable.items()}
+        if self._store is not None:
+            self._store.drop("the node crashed")
+
+    def replace(self, directory_id: str) -> None:
+        """Put an empty disk in its place, with a directory id of its own and no faults. Raises ConfigError if it is in use."""
+        if self._store is not None:
+            raise ConfigError(f"the disk {self.directory_id} is in use")
+        self.directory_id = directory_id
+        self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], {}
+        self.forget_failures()
+        self.hung, self.latency_factor = False, 1.0
+        self.happened("disk_replaced")
+
+    def flip_bit(self, rng: Random) -> bool:
+        """Change one durable bit of some replica. False if there is nothing."""
+        held = sorted(key for key, chunks in self.durable.items() if chunks.bases)
+        if not held:
+            return False
+        key = rng.choice(held)
+        durable, live = self.durable[key], self.live.get(key)
+        at = rng.randrange(len(durable.bases))
+        base = durable.bases[at]
+        changed = durable.chunks[at] = flipped(durable.chunks[at], rng)
+        self.flipped[key, base] = changed
+        alive = bisect_left(live.bases, base) if live is not None else 0
+        if live is not None and alive < len(live.bases) and live.bases[alive] == base:
+            live.chunks[alive] = changed[: len(live.chunks[alive])]
+        self.happened("bit_flip_partition")
+        return True
+
+    @override
+    def is_damaged(self) -> bool:
+        """Some replica."""
+        return any(
+            still_there(held[key], base, damaged)
+            for (key, base), damaged in self.flipped.items()
+            for held in (self.durable, self.live)
+            if key in held
+        )
+
+    def used_bytes(self) -> int:
+        """All replicas."""
+        return sum(chunks.size() for chunks in self.live.values())
+
+    def write(self, key: PartitionKey, write: Write) -> None:
+        """Carry out a write, visible at once and not durable."""
+        _carry_out(self.live, key, write)
+        self.unflushed.append((key, write))
+
+    def sync(self, count: int) -> None:
+        """Make the oldest ``count`` writes durable."""
+        for key, write in self.unflushed[:count]:
+            # Damaged since it was cut in memory: it stays whole, and is found when it is read.
+            with suppress(CorruptLogError):
+                _carry_out(self.durable, key, write)
+        del self.unflushed[:count]
+
+    def released(self) -> None:
+        """The store gave the disk back."""
+        self._store = None
+
+
+def _carry_out(replicas: dict[PartitionKey, Chunks], key: PartitionKey, write: Write) -> None:
+    chunks = replicas.get(key)
+    if chunks is None:
+        chunks = replicas[key] = Chunks([], [])
+    chunks.carry_out(write)
+    if not chunks.bases:
+        del replicas[key]
+
+
+class SimPartitionStore(SimStore):
+    """See ``raftlog.storage.partition_api.PartitionStore``. A closed or crashed store calls nobody back, and raises StorageError."""
+
+    def __init__(self, disk: SimPartitionDisk) -> None:
+        super().__init__(disk)
+        self._disk = disk
+        self._ends = PartitionEnds()
+
+    def recover(self) -> tuple[RecoveredPartition, ...]:
+        """Check and describe what is stored, all of it durable."""
+        self._check(recovered=False)
+        disk = self._disk
+        disk.sync(len(disk.unflushed))
+        try:
+            found = tuple(scan_partition(key, disk.live[key].scan(0)) for key in sorted(disk.live))
+        except FatalError as error:
+            raise self._commit.fail(self._disk.met(error)) from None
+        self._ends.recovered(found)
+        self._recovered = True
+        return found
+
+    def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Write a chunk at a replica's end. Raises StorageError; ValueError if it does not begin there."""
+        self._check()
+        self._ends.check_append(key, base_offset, end_offset)
+        self._before("append")
+        if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
+            raise self._commit.fail(failure)
+        self._disk.write(key, Write(base_offset, chunk))
+        self._ends.appended(key, end_offset)
+
+    def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
+        """Make durable what was written so far, then call ``done``, always from the loop."""
+        self._check()
+        self._commit.flush(lambda outcome: done(outcome if isinstance(outcome, StorageError) else None), inline=inline)
+
+    def truncate(self, key: PartitionKey, end_offset: int) -> None:
+        """Drop everything at or above ``end_offset``. Raises ValueError if that is no batch boundary of the replica."""
+        self._check()
+        if not self._ends.check_truncate(key, end_offset):
+            return
+        try:
+            self._disk.write(key, Write(end_offset, None))
+        except CorruptLogError as error:
+            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
+        self._ends.truncated(key, end_offset)
+
+    def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
+        """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
+        self._check()
+        if not self._ends.check_read(key, offset, until):
+            return b""
+        try:
+            return read_span(self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True)
+        except CorruptLogError as error:
+            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
+
+    def delete(self, key: PartitionKey) -> None:
+        """Forget a replica whole."""
+        self._check()
+        if key in self._ends:
+            self._disk.write(key, Write(0, None))
+            self._ends.truncated(key, 0)
+
+    def free_bytes(self) -> int:
+        """See the protocol."""
+        return self._disk.free_bytes()
+
+    def close(self) -> None:
+        """Give the disk back. What was written stays, as the operating system would see to; nobody is told."""
+        if self._gone is None:
+            self.drop("the store is closed")

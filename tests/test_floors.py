@@ -1,0 +1,161 @@
+"""The floors of ``ARCHITECTURE.md``: an import points down or stays on its floor, and nothing goes in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
+FLOORS: dict[str, str] = {
+    "contracts": """
+        raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.wording raftlog.printable raftlog.safe_console
+        raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.limits raftlog.endpoint raftlog.durable
+        raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch
+    """,
+    "content": "raftlog.metadata",
+    "seams": "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api raftlog.observability.registry",
+    "quorum": "raftlog.quorum",
+    "adapters": "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config raftlog.segments",
+    "replica and client": "raftlog.replica raftlog.client",
+    "decisions": """
+        controller.settings controller.decision controller.rules controller.visibility controller.state controller.disk
+        controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
+        controller.decisions.clients controller.active
+        broker.settings broker.partition broker.replication broker.metadata broker.registration
+    """,
+    "services": "controller.service broker.service",
+    "commands": "raftlog.cli raftlog.demo controller.run controller.cli broker.run broker.cli",
+    "replay": """
+        replay replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report
+        replay.jobs.report replay.generate replay.launch replay.cli replay.__main__ pyspark_raftlog
+    """,
+    "simulation": """
+        simulation.twins simulation.swarm simulation.checks simulation simulation.mutants
+        simulation.agreement simulation.chaos
+    """,
+}
+"""From the bottom to the top: a floor's name and its rooms. A module is in the room whose name is its own, or the nearest package's."""
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS.values()) for room in rooms.split()}
+MAY_BE_EMPTY = ("controller", "broker", "raftlog", "controller.decisions")
+"""Packages that hold rooms, and are none: their ``__init__`` imports nothing."""
+
+
+class Arrow(NamedTuple):
+    """``importer`` imports ``imported``."""
+
+    importer: str
+    imported: str
+    at_run_time: bool
+
+
+def room_of(module: str) -> str | None:
+    names = [module, *(module.rsplit(".", count)[0] for count in range(1, module.count(".") + 1))]
+    return next((name for name in names if name in FLOOR_OF), None)
+
+
+def all_modules() -> dict[str, Path]:
+    """All but the generated ones."""
+    found: dict[str, Path] = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[:2] != ("raftlog", "wire"):
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def arrows_of(module: str, node: ast.AST, known: Collection[str], *, at_run_time: bool = True) -> Iterator[Arrow]:
+    """Also those inside of functions, which are circles put off, and those for types alone."""
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        names: list[str] = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{module} has a relative import"
+            names = [f"{child.module}.{alias.name}" for alias in child.names]
+            names = [name if name in known else str(child.module) for name in names]
+        for name in names:
+            imported = "raftlog.wire" if name.startswith("raftlog.wire.") else name
+            if imported != module and (imported in known or imported == "raftlog.wire"):
+                yield Arrow(module, imported, at_run_time)
+        yield from arrows_of(module, child, known, at_run_time=at_run_time and not for_types)
+
+
+@pytest.fixture(scope="module")
+def arrows() -> list[Arrow]:
+    known = all_modules()
+    return [one for module, path in known.items() for one in arrows_of(module, ast.parse(path.read_text()), known)]
+
+
+def circle(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """One circle of arrows; none: empty."""
+    graph: dict[str, set[str]] = {}
+    for importer, imported in pairs:
+        graph.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_each_module_stands_on_a_floor_and_each_room_has_somebody() -> None:
+    known = all_modules()
+    assert [name for name in known if room_of(name) is None and name not in MAY_BE_EMPTY] == []
+    empty = [room for room in FLOOR_OF if room not in known and room != "raftlog.wire"]
+    assert empty == []
+
+
+def test_no_arrow_points_up(arrows: list[Arrow]) -> None:
+    assert len(arrows) > 2000
+    up = [
+        f"{one.importer} -> {one.imported}"
+        for one in arrows
+        if FLOOR_OF[room_of(one.importer) or ""] < FLOOR_OF[room_of(one.imported) or ""]
+    ]
+    assert up == []
+
+
+def test_no_rooms_go_in_a_circle(arrows: list[Arrow]) -> None:
+    pairs = ((room_of(one.importer) or "", room_of(one.imported) or "") for one in arrows)
+    assert circle(pair for pair in pairs if pair[0] != pair[1]) == []
+
+
+def test_no_files_import_each_other_in_a_circle(arrows: list[Arrow]) -> None:
+    assert circle((one.importer, one.imported) for one in arrows if one.at_run_time) == []
+
+
+def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arrow]) -> None:
+    """Only what generates histories decides as a controller does."""
+    deciding = {
+        room_of(one.importer)
+        for one in arrows
+        if one.importer.startswith("replay") and one.imported.startswith(("controller", "broker"))
+        if room_of(one.imported) != "controller.rules"
+    }
+    assert deciding == {"replay.generate"}
+
+
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("raftlog.quorum.core", "from raftlog.replica import replica"),
+        ("controller.decisions.configs", "def decide():\n    from controller.service.service import ControllerService"),
+        ("controller.state.state", "if TYPE_CHECKING:\n    from controller.service import parking"),
+    ],
+)
+def test_an_arrow_that_points_up_is_seen(importer: str, source: str) -> None:
+    (one,) = arrows_of(importer, ast.parse(source), all_modules())
+    assert FLOOR_OF[room_of(one.importer) or ""] < FLOOR_OF[room_of(one.imported) or ""]
+
+
+def test_a_circle_is_seen() -> None:
+    assert set(circle([("a", "b"), ("b", "c"), ("c", "a")])) == {"a", "b", "c"}
