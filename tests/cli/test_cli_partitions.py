@@ -44,6 +44,7 @@ def shown(raftlog, through, name):
     return {row["partition"]: (row["leader_id"], row["replicas"]) for row in rows}
 
 
+@pytest.mark.nightly
 def test_topics_are_placed_by_hand_and_grow(raftlog, at, through):
     made = raftlog("topics", "create", "grown", "--replica-assignment", "2:3,3:2", "--acks", "visible", *through)
     assert made.code == 0, made
@@ -63,6 +64,7 @@ def test_topics_are_placed_by_hand_and_grow(raftlog, at, through):
     assert shown(raftlog, through, "grown")
 
 
+@pytest.mark.nightly
 def test_replicas_that_go_at_once_and_the_way_back(raftlog, at, through, tmp_path):
     assert raftlog("topics", "create", "moved", "--replica-assignment", "2:3,3:4", *at).code == 0
     ran = raftlog("partitions", "reassign", "moved:0=3", "--acks", "visible", *through, "--json")
@@ -106,6 +108,7 @@ def test_leaders_are_elected_on_request(raftlog, at, through):
     assert (missing.code, "UNKNOWN_TOPIC_OR_PARTITION" in missing.err) == (1, True)
 
 
+@pytest.mark.nightly
 def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(raftlog, three, at, through):
     """The last test that needs broker 4: it is killed, and unregistered."""
     assert raftlog("topics", "create", "waits", "--replica-assignment", "2:3,3:2", *at).code == 0

@@ -59,6 +59,7 @@ def cluster(tmp_path: Path) -> Iterator[BrokenCluster]:
         made.stop_all(timeout_s=5)
 
 
+@pytest.mark.nightly
 def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
     (broker,), (controller,) = cluster.brokers, cluster.controllers
     for node in cluster.nodes:

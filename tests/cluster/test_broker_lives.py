@@ -77,6 +77,7 @@ def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: Loc
     assert back["broker_epoch"] > before["broker_epoch"]
 
 
+@pytest.mark.nightly
 def test_a_second_broker_with_the_id_of_a_living_one_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     before = broker(cluster, 2)
     port, http_port = free_ports(2)

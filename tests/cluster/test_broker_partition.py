@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, controllers_of, raftlog, setting, until_true
 from cuttable_proxy import CuttableProxy
+from tiers import nightly
 
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.client.broker_client import BrokerClient
@@ -166,7 +167,7 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         assert (after.state, after.broker_epoch) == (pb.ACTIVE, before.broker_epoch)
 
 
-@pytest.mark.parametrize("way", ["cut", "swallow"])
+@pytest.mark.parametrize("way", ["cut", nightly("swallow")])
 def test_a_partition_between_a_broker_and_the_controllers(tmp_path: Path, way: str) -> None:
     asyncio.run(live_through_a_partition(tmp_path / "c", way))
 

@@ -82,6 +82,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         made.stop_all(timeout_s=5)
 
 
+@pytest.mark.nightly
 def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
     assert cluster.mapped() == {"127.0.0.2": 1001, "127.0.0.3": 1002, "127.0.0.4": 1003}
     assert {one["broker_id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
@@ -92,6 +93,7 @@ def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
     assert "given a broker id" not in cluster.log_path("broker-2").read_text()[size:], "its directory said it"
 
 
+@pytest.mark.nightly
 def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     cluster.kill("broker-3", signal.SIGKILL)
     assert cluster.wait_gone("broker-3", PATIENCE_S)

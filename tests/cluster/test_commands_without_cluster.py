@@ -66,6 +66,7 @@ def test_a_cluster_that_is_down() -> None:
     says(told, "refused", f"127.0.0.1:{ports[1]}", "the request was not executed")
 
 
+@pytest.mark.nightly
 def test_wrong_ports(cluster: LocalCluster) -> None:
     """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with them."""
     controller = cluster.controllers[0]
@@ -78,6 +79,7 @@ def test_no_address_at_all() -> None:
     says(one_message(ran), "RAFTLOG_BOOTSTRAP_CONTROLLER")
 
 
+@pytest.mark.nightly
 def test_a_paused_cluster(cluster: LocalCluster) -> None:
     for node in cluster.nodes:
         assert cluster.kill(node.name, signal.SIGSTOP)

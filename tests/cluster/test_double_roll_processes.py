@@ -43,6 +43,7 @@ def states(cluster: LocalCluster) -> dict[int, str]:
     return {one["broker_id"]: one["state"] for one in describe(cluster)["brokers"]}
 
 
+@pytest.mark.nightly
 def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: LocalCluster) -> None:
     assert levels(cluster, "downgrade", 0).code == 0
     assert cluster.kill("broker-3", signal.SIGKILL)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from cluster_kit import PATIENCE_S, raftlog
 from probe_kit import probing
+from tiers import in_gate
 
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.errors import ErrorCode
@@ -224,7 +225,7 @@ ATTACKS = (
 )
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("attack", in_gate(ATTACKS, (all_metadata, garbage)), ids=lambda attack: attack.__name__)
 async def test_others_are_served_within_a_second(cluster: LocalCluster, attack: Attack) -> None:
     (controller,), (broker,) = cluster.controllers, cluster.brokers
     async with probing(controller, broker) as probed:

@@ -92,6 +92,7 @@ def leader_of(cluster: LocalCluster) -> int:
     return look(cluster).leader_id
 
 
+@pytest.mark.nightly
 def test_leader_and_controller_agree(cluster: LocalCluster) -> None:
     everyone = sorted(node.node_id for node in cluster.brokers)
     until(lambda: agreed(cluster) == everyone, "all are in sync")
@@ -109,6 +110,7 @@ def test_leader_and_controller_agree(cluster: LocalCluster) -> None:
     says(compared(cluster).out, "COMMITTED ISR +DIFFERENCES", "1 partition compared at offset [0-9]+, 0 differ")
 
 
+@pytest.mark.nightly
 def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:
     leader = leader_of(cluster)
 
@@ -128,6 +130,7 @@ def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:
         assert [one.topic_name for one in answer.partitions] == ([TOPIC] if node.node_id == leader else [])
 
 
+@pytest.mark.nightly
 def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(cluster: LocalCluster) -> None:
     leader = leader_of(cluster)
     everyone = sorted(node.node_id for node in cluster.brokers)

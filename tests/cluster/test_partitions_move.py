@@ -43,6 +43,7 @@ def moved(cluster: LocalCluster) -> bool:
     return bool(ran.code == 0)
 
 
+@pytest.mark.nightly
 def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:

@@ -156,6 +156,7 @@ async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) ->
     assert missing == []
 
 
+@pytest.mark.nightly
 async def test_the_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
     initial = []
     for number, node in enumerate(quorum.nodes, start=1):

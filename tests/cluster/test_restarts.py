@@ -42,6 +42,7 @@ def in_ms(gaps_s: list[float]) -> str:
     return f"median {median(gaps_s) * 1000:.0f} ms, of {sorted(round(gap * 1000) for gap in gaps_s)}"
 
 
+@pytest.mark.nightly
 async def test_a_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> None:
     gaps_s: list[float] = []
     led_s: list[float] = []

@@ -91,6 +91,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("still_serving")
 class TestPorts:
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
@@ -108,6 +109,7 @@ class TestPorts:
         assert ran.code == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("still_serving")
 class TestDirectories:
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
@@ -134,6 +136,7 @@ class TestDirectories:
         assert ran.code == 2
 
 
+@pytest.mark.nightly
 class TestConfiguration:
     def test_all_mistakes_are_listed_at_once(self, tmp_path: Path) -> None:
         path = tmp_path / "node.toml"

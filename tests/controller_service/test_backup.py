@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from simulated import simulated
 from test_controller_quorum import VOTERS, World, alter
 
 from raftlog.client import backup as module
@@ -16,7 +17,6 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load
-from simulation.twins.loop import run
 
 
 def reader_of(world: World, first: int = 0) -> LogReader:
@@ -38,63 +38,59 @@ def state_at(world: World, end_offset: int) -> Image:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(tmp_path: Path, first: int) -> None:
-    async def main() -> None:
-        world = World()
-        await world.active()
-        for i in range(50):
-            await world.client.call(alter(f"before{i}", "x" * 1000))
-        stop = asyncio.Event()
-        written = 0
+@simulated
+async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(tmp_path: Path, first: int) -> None:
+    world = World()
+    await world.active()
+    for i in range(50):
+        await world.client.call(alter(f"before{i}", "x" * 1000))
+    stop = asyncio.Event()
+    written = 0
 
-        async def writes() -> None:
-            nonlocal written
-            while not stop.is_set():
-                await world.client.call(alter(f"during{written}", "x" * 1000))
-                written += 1
+    async def writes() -> None:
+        nonlocal written
+        while not stop.is_set():
+            await world.client.call(alter(f"during{written}", "x" * 1000))
+            written += 1
 
-        writing = asyncio.ensure_future(writes())
-        await asyncio.sleep(0.02)
-        before = written
-        reader = reader_of(world, first)
-        file = tmp_path / "backup.checkpoint"
-        summary = await backup(reader, file)
-        reader.close()
-        assert written > before, "nobody wrote meanwhile"
-        stop.set()
-        await writing
-        await world.until(lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes))
-        header, image = load([file.read_bytes()])
-        expected = state_at(world, header.end_offset)
-        assert (header.cluster_id, header.generation) == ("c", 0)
-        assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)
-        assert header == summary.header
-        assert image.state_hash == expected.state_hash == summary.state_hash
-        assert image.configs[(16, "before49")] == {"match": "x" * 1000}
-        assert os.listdir(tmp_path) == ["backup.checkpoint"]
-        assert file.stat().st_size == summary.bytes
-        assert not world.network.handler_failures
-
-    run(main())
+    writing = asyncio.ensure_future(writes())
+    await asyncio.sleep(0.02)
+    before = written
+    reader = reader_of(world, first)
+    file = tmp_path / "backup.checkpoint"
+    summary = await backup(reader, file)
+    reader.close()
+    assert written > before, "nobody wrote meanwhile"
+    stop.set()
+    await writing
+    await world.until(lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes))
+    header, image = load([file.read_bytes()])
+    expected = state_at(world, header.end_offset)
+    assert (header.cluster_id, header.generation) == ("c", 0)
+    assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)
+    assert header == summary.header
+    assert image.state_hash == expected.state_hash == summary.state_hash
+    assert image.configs[(16, "before49")] == {"match": "x" * 1000}
+    assert os.listdir(tmp_path) == ["backup.checkpoint"]
+    assert file.stat().st_size == summary.bytes
+    assert not world.network.handler_failures
 
 
-def test_the_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        for i in range(30):
-            await world.client.call(alter(f"k{i}", "x" * 10_000))
-        reader = reader_of(world)
-        state = asyncio.ensure_future(committed_state(reader))
-        await asyncio.sleep(0.001)
-        assert not state.done()
-        node.kill()
-        info, image = await state
-        assert image.offset + 1 >= info.high_watermark
-        for i in range(30):
-            assert image.configs[(16, f"k{i}")] == {"match": "x" * 10_000}
-
-    run(main())
+@simulated
+async def test_the_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
+    world = World()
+    node = await world.active()
+    for i in range(30):
+        await world.client.call(alter(f"k{i}", "x" * 10_000))
+    reader = reader_of(world)
+    state = asyncio.ensure_future(committed_state(reader))
+    await asyncio.sleep(0.001)
+    assert not state.done()
+    node.kill()
+    info, image = await state
+    assert image.offset + 1 >= info.high_watermark
+    for i in range(30):
+        assert image.configs[(16, f"k{i}")] == {"match": "x" * 10_000}
 
 
 def an_image() -> Image:

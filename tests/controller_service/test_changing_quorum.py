@@ -7,10 +7,10 @@ import random
 
 import pytest
 from quorum_world import QuorumWorld
+from simulated import simulated
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.twins.loop import run
 
 
 def add(node_id: int, directory: str = "") -> pb.AddRaftVoterRequest:
@@ -37,96 +37,84 @@ async def eventually(world: QuorumWorld, body: object) -> None:
     raise AssertionError(f"never done: {body}")
 
 
-def test_a_static_set_becomes_a_logged_one() -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3)
-        await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
-        await world.converged()
-        assert all(node.voter_set == {1: "dir-1-1", 2: "dir-2-1", 3: "dir-3-1"} for node in world.up())
-
-    run(main())
+@simulated
+async def test_a_static_set_becomes_a_logged_one() -> None:
+    world = QuorumWorld(voters=3)
+    await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
+    await world.converged()
+    assert all(node.voter_set == {1: "dir-1-1", 2: "dir-2-1", 3: "dir-3-1"} for node in world.up())
 
 
-def test_a_quorum_grows_from_one_by_hand() -> None:
-    async def main() -> None:
-        world = QuorumWorld()
-        await world.voters_are("dir-1-1")
-        await world.write("a")
-        world.join(2)
-        world.join(3)
-        for node_id in (2, 3):
-            await eventually(world, add(node_id))
-        await world.voters_are(1, 2, 3)
-        await world.write("b")
-        world.nodes[1].kill()
-        await world.write("c")
-        world.nodes[1].start()
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_a_quorum_grows_from_one_by_hand() -> None:
+    world = QuorumWorld()
+    await world.voters_are("dir-1-1")
+    await world.write("a")
+    world.join(2)
+    world.join(3)
+    for node_id in (2, 3):
+        await eventually(world, add(node_id))
+    await world.voters_are(1, 2, 3)
+    await world.write("b")
+    world.nodes[1].kill()
+    await world.write("c")
+    world.nodes[1].start()
+    await world.converged()
 
 
-def test_nodes_join_by_themselves() -> None:
-    async def main() -> None:
-        world = QuorumWorld(auto_join=True)
-        await world.write("a")
-        world.join(2)
-        world.join(3)
-        await world.voters_are(1, 2, 3)
-        world.nodes[1].kill()
-        await world.write("b")
-        world.nodes[1].start()
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_nodes_join_by_themselves() -> None:
+    world = QuorumWorld(auto_join=True)
+    await world.write("a")
+    world.join(2)
+    world.join(3)
+    await world.voters_are(1, 2, 3)
+    world.nodes[1].kill()
+    await world.write("b")
+    world.nodes[1].start()
+    await world.converged()
 
 
-def test_an_observer_that_nobody_adds_stays_one() -> None:
-    async def main() -> None:
-        world = QuorumWorld()
-        await world.write("a")
-        observer = world.join(2)
-        await world.converged()
-        await asyncio.sleep(10)
-        assert observer.service.replica.core.role == "observer"
-        assert observer.voter_set == {1: "dir-1-1"}
-
-    run(main())
+@simulated
+async def test_an_observer_that_nobody_adds_stays_one() -> None:
+    world = QuorumWorld()
+    await world.write("a")
+    observer = world.join(2)
+    await world.converged()
+    await asyncio.sleep(10)
+    assert observer.service.replica.core.role == "observer"
+    assert observer.voter_set == {1: "dir-1-1"}
 
 
 @pytest.mark.parametrize("joining", [True, False])
-def test_a_replaced_disk_is_a_new_voter(joining: bool) -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3, auto_join=True)
-        await world.voters_are(1, 2, 3)
-        await world.write("a")
-        lost = world.nodes[3]
-        lost.kill()
-        await world.write("b")
-        lost.new_disk(joining=joining)
-        lost.start()
-        await world.voters_are("dir-1-1", "dir-2-1", "dir-3-2")
-        await world.converged()
-        assert lost.service.replica.core.role in ("follower", "leader")
-
-    run(main())
+@simulated
+async def test_a_replaced_disk_is_a_new_voter(joining: bool) -> None:
+    world = QuorumWorld(voters=3, auto_join=True)
+    await world.voters_are(1, 2, 3)
+    await world.write("a")
+    lost = world.nodes[3]
+    lost.kill()
+    await world.write("b")
+    lost.new_disk(joining=joining)
+    lost.start()
+    await world.voters_are("dir-1-1", "dir-2-1", "dir-3-2")
+    await world.converged()
+    assert lost.service.replica.core.role in ("follower", "leader")
 
 
-def test_the_leader_is_removed_and_writes_go_on() -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3)
-        old = await world.voters_are(1, 2, 3)
-        writing = asyncio.ensure_future(_write_on(world))
-        await world.ask(remove(old.id))
-        rest = sorted({1, 2, 3} - {old.id})
-        await world.voters_are(*rest)
-        await world.until(lambda: old.service.replica.core.role == "observer")
-        count = len(world.acknowledged)
-        await world.until(lambda: len(world.acknowledged) > count + 20)
-        writing.cancel()
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_the_leader_is_removed_and_writes_go_on() -> None:
+    world = QuorumWorld(voters=3)
+    old = await world.voters_are(1, 2, 3)
+    writing = asyncio.ensure_future(_write_on(world))
+    await world.ask(remove(old.id))
+    rest = sorted({1, 2, 3} - {old.id})
+    await world.voters_are(*rest)
+    await world.until(lambda: old.service.replica.core.role == "observer")
+    count = len(world.acknowledged)
+    await world.until(lambda: len(world.acknowledged) > count + 20)
+    writing.cancel()
+    await world.converged()
 
 
 async def _write_on(world: QuorumWorld) -> None:
@@ -134,90 +122,82 @@ async def _write_on(world: QuorumWorld) -> None:
         await world.write(f"on-{number}")
 
 
-def test_a_voter_that_moves_says_so() -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3)
-        await world.voters_are(1, 2, 3)
-        for node_id in (2, 1):
-            moved = world.nodes[node_id]
-            moved.kill()
-            await asyncio.sleep(0.1)
-            moved.port = 9193
-            moved.start()
-        await world.until(
-            lambda: all(
-                {v.node_id: v.endpoint for v in node.service.voters} == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
-                for node in world.up()
-            )
+@simulated
+async def test_a_voter_that_moves_says_so() -> None:
+    world = QuorumWorld(voters=3)
+    await world.voters_are(1, 2, 3)
+    for node_id in (2, 1):
+        moved = world.nodes[node_id]
+        moved.kill()
+        await asyncio.sleep(0.1)
+        moved.port = 9193
+        moved.start()
+    await world.until(
+        lambda: all(
+            {v.node_id: v.endpoint for v in node.service.voters} == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
+            for node in world.up()
         )
-        await world.converged()
-
-    run(main())
-
-
-def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3)
-        leader = await world.voters_are(1, 2, 3)
-        world.join(4)
-        await world.converged()
-        for node in world.up():
-            if node.id not in (leader.id, 4):
-                world.network.partition(leader.name, node.name)
-        asked = add(4)
-        asked.ack_when_appended = True
-        response = await world.ask(asked, timeout_s=1.0)
-        assert not response.HasField("write")
-        assert 4 in leader.voter_set
-        active = leader.service.active
-        assert active is not None
-        assert [voter.id for voter in active.state.committed.voters.voters] == [1, 2, 3]
-
-    run(main())
+    )
+    await world.converged()
 
 
-def test_a_set_in_which_a_majority_is_dead_is_not_made() -> None:
-    async def main() -> None:
-        world = QuorumWorld(voters=3)
-        leader = await world.voters_are(1, 2, 3)
-        other, dead = (node for node in world.up() if node is not leader)
-        dead.kill()
-        await asyncio.sleep(3)
-        with pytest.raises(ApiError) as failure:
-            await world.ask(remove(other.id))
-        assert failure.value.code == ErrorCode.REQUEST_TIMED_OUT
-        assert "no live majority" in failure.value.message
-        await world.ask(remove(dead.id))
-        await world.write("a")
+@simulated
+async def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
+    world = QuorumWorld(voters=3)
+    leader = await world.voters_are(1, 2, 3)
+    world.join(4)
+    await world.converged()
+    for node in world.up():
+        if node.id not in (leader.id, 4):
+            world.network.partition(leader.name, node.name)
+    asked = add(4)
+    asked.ack_when_appended = True
+    response = await world.ask(asked, timeout_s=1.0)
+    assert not response.HasField("write")
+    assert 4 in leader.voter_set
+    active = leader.service.active
+    assert active is not None
+    assert [voter.id for voter in active.state.committed.voters.voters] == [1, 2, 3]
 
-    run(main())
+
+@simulated
+async def test_a_set_in_which_a_majority_is_dead_is_not_made() -> None:
+    world = QuorumWorld(voters=3)
+    leader = await world.voters_are(1, 2, 3)
+    other, dead = (node for node in world.up() if node is not leader)
+    dead.kill()
+    await asyncio.sleep(3)
+    with pytest.raises(ApiError) as failure:
+        await world.ask(remove(other.id))
+    assert failure.value.code == ErrorCode.REQUEST_TIMED_OUT
+    assert "no live majority" in failure.value.message
+    await world.ask(remove(dead.id))
+    await world.write("a")
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_changes_while_nodes_are_killed(seed: int) -> None:
-    async def main() -> None:
-        rng = random.Random(seed)
-        world = QuorumWorld(voters=3, seed=seed)
-        await world.voters_are(1, 2, 3)
-        writing = asyncio.ensure_future(_write_on(world))
-        killing = asyncio.ensure_future(_kill_on(world, rng))
-        world.join(4)
-        await eventually(world, add(4))
-        await eventually(world, remove(rng.choice([1, 2, 3])))
-        world.join(5)
-        await eventually(world, add(5))
-        killing.cancel()
-        for node in world.nodes.values():
-            if not node.up_now:
-                node.start()
-        leader = await world.active()
-        await world.until(lambda: len(leader.service.voters) == 4 or not leader.up_now)
-        count = len(world.acknowledged)
-        await world.until(lambda: len(world.acknowledged) > count + 20)
-        writing.cancel()
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_changes_while_nodes_are_killed(seed: int) -> None:
+    rng = random.Random(seed)
+    world = QuorumWorld(voters=3, seed=seed)
+    await world.voters_are(1, 2, 3)
+    writing = asyncio.ensure_future(_write_on(world))
+    killing = asyncio.ensure_future(_kill_on(world, rng))
+    world.join(4)
+    await eventually(world, add(4))
+    await eventually(world, remove(rng.choice([1, 2, 3])))
+    world.join(5)
+    await eventually(world, add(5))
+    killing.cancel()
+    for node in world.nodes.values():
+        if not node.up_now:
+            node.start()
+    leader = await world.active()
+    await world.until(lambda: len(leader.service.voters) == 4 or not leader.up_now)
+    count = len(world.acknowledged)
+    await world.until(lambda: len(world.acknowledged) > count + 20)
+    writing.cancel()
+    await world.converged()
 
 
 async def _kill_on(world: QuorumWorld, rng: random.Random) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from simulated import simulated
 
 from controller.service.service import ControllerService
 from controller.service.unary_reply import answer
@@ -17,7 +18,7 @@ from raftlog.transport.api import Conversation, Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.twins.disk import SimDisk
-from simulation.twins.loop import host_context, run
+from simulation.twins.loop import host_context
 from simulation.twins.network import SimNetwork
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
@@ -92,144 +93,127 @@ def alter(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     )
 
 
-def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
-    async def main() -> None:
-        world = World()
-        response = await world.client.call(alter("a", "1"), principal="alice")
-        assert response.WhichOneof("body") == "incremental_alter_configs"
-        offset = response.write.token.offset
-        await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes))
-        for node in world.nodes:
-            assert node.service.image.configs[(16, "a")] == {"match": "1"}
-        assert len(world.hashes()) == 1
-        assert not world.network.handler_failures
-
-    run(main())
+@simulated
+async def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
+    world = World()
+    response = await world.client.call(alter("a", "1"), principal="alice")
+    assert response.WhichOneof("body") == "incremental_alter_configs"
+    offset = response.write.token.offset
+    await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes))
+    for node in world.nodes:
+        assert node.service.image.configs[(16, "a")] == {"match": "1"}
+    assert len(world.hashes()) == 1
+    assert not world.network.handler_failures
 
 
 @pytest.mark.parametrize("length", [1025, 65_535, 65_536, 1_000_000])
-def test_a_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        await world.client.call(alter("z", "1"))
-        await world.until(lambda: len(world.hashes()) == 1)
-        before, end = world.hashes(), node.service.replica.log_end_offset
-        for principal in ("x" * length, "ä" * length, "a\nb"):
-            with pytest.raises(ApiError) as refused:
-                await world.client.call(alter("a", "1"), principal=principal)
-            assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
-            assert not refused.value.outcome_unknown
-        assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
-        assert await world.active() is node
-        await world.client.call(alter("a", "1"), principal="x" * 1024)
-        assert not any(one.failures for one in world.nodes)
-
-    run(main())
+@simulated
+async def test_a_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
+    world = World()
+    node = await world.active()
+    await world.client.call(alter("z", "1"))
+    await world.until(lambda: len(world.hashes()) == 1)
+    before, end = world.hashes(), node.service.replica.log_end_offset
+    for principal in ("x" * length, "ä" * length, "a\nb"):
+        with pytest.raises(ApiError) as refused:
+            await world.client.call(alter("a", "1"), principal=principal)
+        assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, "client.principal")
+        assert not refused.value.outcome_unknown
+    assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
+    assert await world.active() is node
+    await world.client.call(alter("a", "1"), principal="x" * 1024)
+    assert not any(one.failures for one in world.nodes)
 
 
-def test_many_writes_in_flight_are_all_answered_in_order() -> None:
-    async def main() -> None:
-        world = World()
-        await world.active()
-        futures = [world.client.call(alter(f"k{i}", str(i))) for i in range(300)]
-        responses = await asyncio.gather(*futures)
-        offsets = [r.write.token.offset for r in responses]
-        assert offsets == sorted(offsets)
-        assert len(set(offsets)) == 300
-
-    run(main())
+@simulated
+async def test_many_writes_in_flight_are_all_answered_in_order() -> None:
+    world = World()
+    await world.active()
+    futures = [world.client.call(alter(f"k{i}", str(i))) for i in range(300)]
+    responses = await asyncio.gather(*futures)
+    offsets = [r.write.token.offset for r in responses]
+    assert offsets == sorted(offsets)
+    assert len(set(offsets)) == 300
 
 
-def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        await world.client.call(alter("a", "1"))
-        before = node.service.image
-        bad = alter("b", "1")
-        bad.resources[0].configs[0].name = "no.such.key"
-        response = await world.client.call(bad, raise_refused=False)
-        error = response.incremental_alter_configs.results[0].error
-        assert (error.error_code, error.field) == (ErrorCode.INVALID_CONFIG, "resources[0].configs[0].name")
-        assert not error.outcome_unknown
-        assert node.service.image is before
-        # Cut off from the others, the deposed leader cannot say even that.
-        world.network.isolate(f"c{node.id}")
-        world.network.heal(f"c{node.id}", "client")
-        stale = asyncio.ensure_future(world.client.call(alter("c", "1"), timeout_s=60))
-        await asyncio.sleep(0.4)
-        assert not stale.done()
-
-    run(main())
+@simulated
+async def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
+    world = World()
+    node = await world.active()
+    await world.client.call(alter("a", "1"))
+    before = node.service.image
+    bad = alter("b", "1")
+    bad.resources[0].configs[0].name = "no.such.key"
+    response = await world.client.call(bad, raise_refused=False)
+    error = response.incremental_alter_configs.results[0].error
+    assert (error.error_code, error.field) == (ErrorCode.INVALID_CONFIG, "resources[0].configs[0].name")
+    assert not error.outcome_unknown
+    assert node.service.image is before
+    # Cut off from the others, the deposed leader cannot say even that.
+    world.network.isolate(f"c{node.id}")
+    world.network.heal(f"c{node.id}", "client")
+    stale = asyncio.ensure_future(world.client.call(alter("c", "1"), timeout_s=60))
+    await asyncio.sleep(0.4)
+    assert not stale.done()
 
 
-def test_after_the_active_controller_dies_what_was_acknowledged_is_there() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        for i in range(20):
-            await world.client.call(alter(f"k{i}", str(i)))
-        lost = asyncio.ensure_future(world.client.call(alter("late", "x")))
-        await asyncio.sleep(0)
-        old.kill()
-        with pytest.raises(ApiError) as failure:
-            await lost
-        assert failure.value.outcome_unknown
-        response = await world.client.call(alter("after", "y"))
-        assert response.controller_epoch > 1
-        new = await world.active()
-        assert new is not old
-        for i in range(20):
-            assert new.service.image.configs[(16, f"k{i}")] == {"match": str(i)}
-        old.start()
-        await world.until(lambda: len(world.hashes()) == 1 and old.service.image.offset > 20)
-
-    run(main())
+@simulated
+async def test_after_the_active_controller_dies_what_was_acknowledged_is_there() -> None:
+    world = World()
+    old = await world.active()
+    for i in range(20):
+        await world.client.call(alter(f"k{i}", str(i)))
+    lost = asyncio.ensure_future(world.client.call(alter("late", "x")))
+    await asyncio.sleep(0)
+    old.kill()
+    with pytest.raises(ApiError) as failure:
+        await lost
+    assert failure.value.outcome_unknown
+    response = await world.client.call(alter("after", "y"))
+    assert response.controller_epoch > 1
+    new = await world.active()
+    assert new is not old
+    for i in range(20):
+        assert new.service.image.configs[(16, f"k{i}")] == {"match": str(i)}
+    old.start()
+    await world.until(lambda: len(world.hashes()) == 1 and old.service.image.offset > 20)
 
 
-def test_a_request_of_another_cluster_is_refused() -> None:
-    async def main() -> None:
-        world = World()
-        request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
-        with pytest.raises(ApiError) as failure:
-            await world.client.call(request)
-        assert (failure.value.code, failure.value.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
-
-    run(main())
+@simulated
+async def test_a_request_of_another_cluster_is_refused() -> None:
+    world = World()
+    request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
+    with pytest.raises(ApiError) as failure:
+        await world.client.call(request)
+    assert (failure.value.code, failure.value.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
 
 
-def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        await world.client.call(alter("a", "1"))
-        for other in world.nodes:
-            if other is not node:
-                world.network.partition(f"c{node.id}", f"c{other.id}")
-        with pytest.raises(ApiError) as failure:
-            await world.client.call(alter("b", "2"), timeout_s=20)
-        assert failure.value.outcome_unknown
-        assert failure.value.code == ErrorCode.NOT_CONTROLLER
-
-    run(main())
+@simulated
+async def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
+    world = World()
+    node = await world.active()
+    await world.client.call(alter("a", "1"))
+    for other in world.nodes:
+        if other is not node:
+            world.network.partition(f"c{node.id}", f"c{other.id}")
+    with pytest.raises(ApiError) as failure:
+        await world.client.call(alter("b", "2"), timeout_s=20)
+    assert failure.value.outcome_unknown
+    assert failure.value.code == ErrorCode.NOT_CONTROLLER
 
 
-def test_who_is_the_stale_one_does_not_name_itself() -> None:
+@simulated
+async def test_who_is_the_stale_one_does_not_name_itself() -> None:
     """A broker epoch beyond this log was given by a newer controller: sent back to this one the broker would ask in a circle."""
-
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
-        response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
-        assert (response.error.error_code, response.error.field) == (ErrorCode.NOT_CONTROLLER, "broker_epoch")
-        assert (response.leader_id, response.leader_endpoint) == (-1, "")
-        beat.broker_epoch = 1
-        response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
-        assert (response.error.error_code, response.leader_id) == (ErrorCode.STALE_BROKER_EPOCH, node.id)
-
-    run(main())
+    world = World()
+    node = await world.active()
+    beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
+    response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
+    assert (response.error.error_code, response.error.field) == (ErrorCode.NOT_CONTROLLER, "broker_epoch")
+    assert (response.leader_id, response.leader_endpoint) == (-1, "")
+    beat.broker_epoch = 1
+    response = await asyncio.ensure_future(answer(node.service, pb.ControllerRequest(broker_heartbeat=beat), "a:1"))
+    assert (response.error.error_code, response.leader_id) == (ErrorCode.STALE_BROKER_EPOCH, node.id)
 
 
 class Stranger:
@@ -272,29 +256,26 @@ def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
     return bodies
 
 
-def test_no_message_of_a_stranger_ends_the_quorum() -> None:
+@simulated
+async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
     """The epoch and the leader stay, and writes go on being served, also by the next leader."""
-
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        await world.client.call(alter("a", "1"))
-        epoch = node.service.controller_epoch
-        stranger = Stranger(world)
-        await world.until(lambda: len(stranger.links) == 3)
-        messages = forged(epoch)
-        for link in list(stranger.links.values()):
-            for message in messages:
-                link.send(message)
-        await world.until(lambda: len(stranger.answers) == 3 * len(messages))
-        assert (await world.active(), node.service.controller_epoch) == (node, epoch)
-        await world.client.call(alter("a", "2"), timeout_s=1.0)
-        assert not any(n.failures for n in world.nodes)
-        assert all(n.service.replica.refused for n in world.nodes)
-        node.kill()
-        successor = await world.active()
-        assert successor.service.controller_epoch == epoch + 1
-        await asyncio.sleep(1)
-        await world.client.call(alter("a", "3"), timeout_s=10.0)
-
-    run(main())
+    world = World()
+    node = await world.active()
+    await world.client.call(alter("a", "1"))
+    epoch = node.service.controller_epoch
+    stranger = Stranger(world)
+    await world.until(lambda: len(stranger.links) == 3)
+    messages = forged(epoch)
+    for link in list(stranger.links.values()):
+        for message in messages:
+            link.send(message)
+    await world.until(lambda: len(stranger.answers) == 3 * len(messages))
+    assert (await world.active(), node.service.controller_epoch) == (node, epoch)
+    await world.client.call(alter("a", "2"), timeout_s=1.0)
+    assert not any(n.failures for n in world.nodes)
+    assert all(n.service.replica.refused for n in world.nodes)
+    node.kill()
+    successor = await world.active()
+    assert successor.service.controller_epoch == epoch + 1
+    await asyncio.sleep(1)
+    await world.client.call(alter("a", "3"), timeout_s=10.0)

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from simulated import simulated
 from test_controller_quorum import World, alter
 
 from raftlog import batch
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.twins.loop import run
 
 
 def log_of(node: Any) -> list[batch.BatchHeader]:
@@ -26,65 +26,60 @@ def log_of(node: Any) -> list[batch.BatchHeader]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_writes_are_executed_once_across_failovers(seed: int) -> None:
-    async def main() -> None:
-        world, rng = World(), random.Random(seed)
-        await world.active()
-        sessions = [world.client.session(f"s{i}") for i in range(3)]
-        duplicates = done = 0
+@simulated
+async def test_writes_are_executed_once_across_failovers(seed: int) -> None:
+    world, rng = World(), random.Random(seed)
+    await world.active()
+    sessions = [world.client.session(f"s{i}") for i in range(3)]
+    duplicates = done = 0
 
-        async def write(number: int, session: Session) -> None:
-            nonlocal duplicates, done
-            for i in range(40):
-                response = await session.write(alter(f"k{number}", str(i)), timeout_s=60)
-                duplicates += response.write.duplicate
-                done += 1
+    async def write(number: int, session: Session) -> None:
+        nonlocal duplicates, done
+        for i in range(40):
+            response = await session.write(alter(f"k{number}", str(i)), timeout_s=60)
+            duplicates += response.write.duplicate
+            done += 1
 
-        async def kill() -> None:
-            for _ in range(5):
-                await asyncio.sleep(rng.uniform(0.01, 0.1))
-                node = await world.active()
-                node.kill()
-                await asyncio.sleep(rng.uniform(0.3, 1.0))
-                node.start()
+    async def kill() -> None:
+        for _ in range(5):
+            await asyncio.sleep(rng.uniform(0.01, 0.1))
+            node = await world.active()
+            node.kill()
+            await asyncio.sleep(rng.uniform(0.3, 1.0))
+            node.start()
 
-        await asyncio.gather(kill(), *(write(i, session) for i, session in enumerate(sessions) for _ in range(4)))
-        assert done == 3 * 4 * 40
-        node = await world.active()
-        await world.until(lambda: len(world.hashes()) == 1)
-        executed = Counter((h.client_id, h.sequence) for h in log_of(node) if h.sequence)
-        assert set(executed.values()) == {1}
-        assert len(executed) == done
-        assert duplicates > 0, "no retry has met its own write: the test shows nothing"
-
-    run(main())
+    await asyncio.gather(kill(), *(write(i, session) for i, session in enumerate(sessions) for _ in range(4)))
+    assert done == 3 * 4 * 40
+    node = await world.active()
+    await world.until(lambda: len(world.hashes()) == 1)
+    executed = Counter((h.client_id, h.sequence) for h in log_of(node) if h.sequence)
+    assert set(executed.values()) == {1}
+    assert len(executed) == done
+    assert duplicates > 0, "no retry has met its own write: the test shows nothing"
 
 
-def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
+@simulated
+async def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
     """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it is executed twice.]"""
-
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        session = world.client.session()
-        await session.write(alter("a", "0"))
-        followers = [node for node in world.nodes if node is not old]
-        writing = asyncio.ensure_future(session.write(alter("a", "1"), timeout_s=30))
-        end = old.service.replica.log_end_offset
-        while all(node.service.replica.log_end_offset <= end for node in followers):
-            await asyncio.sleep(0.00002)
-        assert not writing.done()
-        assert old.service.committed_end <= end
-        old.kill()
-        response = await writing
-        assert response.write.duplicate
-        assert response.write.token.offset == end
-        new = await world.active()
-        numbers = [(h.sequence, h.base_offset, h.epoch) for h in log_of(new) if h.sequence]
-        assert [number[:2] for number in numbers] == [(1, end - 1), (2, end)]
-        assert response.write.token.epoch == numbers[1][2] < new.service.controller_epoch
-
-    run(main())
+    world = World()
+    old = await world.active()
+    session = world.client.session()
+    await session.write(alter("a", "0"))
+    followers = [node for node in world.nodes if node is not old]
+    writing = asyncio.ensure_future(session.write(alter("a", "1"), timeout_s=30))
+    end = old.service.replica.log_end_offset
+    while all(node.service.replica.log_end_offset <= end for node in followers):
+        await asyncio.sleep(0.00002)
+    assert not writing.done()
+    assert old.service.committed_end <= end
+    old.kill()
+    response = await writing
+    assert response.write.duplicate
+    assert response.write.token.offset == end
+    new = await world.active()
+    numbers = [(h.sequence, h.base_offset, h.epoch) for h in log_of(new) if h.sequence]
+    assert [number[:2] for number in numbers] == [(1, end - 1), (2, end)]
+    assert response.write.token.epoch == numbers[1][2] < new.service.controller_epoch
 
 
 class Delaying:
@@ -103,53 +98,51 @@ class Delaying:
 
 
 @pytest.mark.parametrize("closed_first", [False, True])
-def test_attempt_1_is_delayed_attempt_2_is_invalid_the_state_changes_attempt_1_arrives(closed_first: bool) -> None:
-    async def main() -> None:
-        world = World()
-        node = await world.active()
-        link = Delaying(world)
-        session = Session(link.attempt, name="", rng=random.Random(1), cluster_id="")
-        delete = pb.DeleteTopicsRequest(names=["t"])
-        await session.write(alter("a", "0"))
-        link.delay_next = True
-        with pytest.raises(ApiError) as failure:  # attempt 2 is told that there is no such topic
-            await session.write(delete)
-        assert failure.value.outcome_unknown
-        assert link.delayed is not None
-        if closed_first:
-            await session.write(alter("a", "1"))
-        before = node.service.image.state_hash
-        late = pb.ControllerRequest()
-        late.CopyFrom(link.delayed)
-        # The state has changed: what was refused is possible now.
-        late.incremental_alter_configs.CopyFrom(alter("late", "1"))
-        response = await world.client.send(late)
-        if closed_first:
-            assert response.error.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-            assert node.service.image.state_hash == before
-        else:
-            assert response.write.token.offset > 0
-            assert node.service.image.configs[(16, "late")] == {"match": "1"}
+@simulated
+async def test_attempt_1_is_delayed_attempt_2_is_invalid_the_state_changes_attempt_1_arrives(
+    closed_first: bool,
+) -> None:
+    world = World()
+    node = await world.active()
+    link = Delaying(world)
+    session = Session(link.attempt, name="", rng=random.Random(1), cluster_id="")
+    delete = pb.DeleteTopicsRequest(names=["t"])
+    await session.write(alter("a", "0"))
+    link.delay_next = True
+    with pytest.raises(ApiError) as failure:  # attempt 2 is told that there is no such topic
+        await session.write(delete)
+    assert failure.value.outcome_unknown
+    assert link.delayed is not None
+    if closed_first:
+        await session.write(alter("a", "1"))
+    before = node.service.image.state_hash
+    late = pb.ControllerRequest()
+    late.CopyFrom(link.delayed)
+    # The state has changed: what was refused is possible now.
+    late.incremental_alter_configs.CopyFrom(alter("late", "1"))
+    response = await world.client.send(late)
+    if closed_first:
+        assert response.error.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        assert node.service.image.state_hash == before
+    else:
+        assert response.write.token.offset > 0
+        assert node.service.image.configs[(16, "late")] == {"match": "1"}
 
-    run(main())
 
-
-def test_a_closed_client_and_another_generation_are_refused() -> None:
-    async def main() -> None:
-        world = World()
-        await world.active()
-        session = world.client.session()
-        await session.write(alter("a", "0"))
-        request = pb.ControllerRequest(incremental_alter_configs=alter("a", "1"))
-        request.client.client_id, request.client.sequence, request.client.generation = session.client_id, 2, 1
-        other = await world.client.send(request)
-        assert (other.error.error_code, other.error.field) == (
-            ErrorCode.INCONSISTENT_GENERATION,
-            "client.generation",
-        )
-        request.client.generation = 0
-        await session.close()
-        closed = await world.client.send(request)
-        assert (closed.error.error_code, closed.error.outcome_unknown) == (ErrorCode.UNKNOWN_PRODUCER_ID, False)
-
-    run(main())
+@simulated
+async def test_a_closed_client_and_another_generation_are_refused() -> None:
+    world = World()
+    await world.active()
+    session = world.client.session()
+    await session.write(alter("a", "0"))
+    request = pb.ControllerRequest(incremental_alter_configs=alter("a", "1"))
+    request.client.client_id, request.client.sequence, request.client.generation = session.client_id, 2, 1
+    other = await world.client.send(request)
+    assert (other.error.error_code, other.error.field) == (
+        ErrorCode.INCONSISTENT_GENERATION,
+        "client.generation",
+    )
+    request.client.generation = 0
+    await session.close()
+    closed = await world.client.send(request)
+    assert (closed.error.error_code, closed.error.outcome_unknown) == (ErrorCode.UNKNOWN_PRODUCER_ID, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from simulated import simulated
 from test_controller_quorum import Node, World, alter
 
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
@@ -14,7 +15,6 @@ from controller.service.farewell import BOUND_S, QUIET_S, Farewell
 from controller.service.hand_over import HOLD_S
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.twins.loop import run
 
 
 class Load:
@@ -62,70 +62,64 @@ async def holds_all(world: World, load: Load) -> None:
         assert (16, key) in node.service.image.configs, key
 
 
-def test_a_transfer_under_load_leaves_nothing_unknown() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        load = Load(world)
-        await world.until(lambda: len(load.acknowledged) > 100)
-        load.longest_gap_s = 0.0
-        response = await transfer(world)
-        target = response.transfer_leadership.target_id
-        assert target not in (-1, old.id)
-        await led_by(world, target)
-        count = len(load.acknowledged)
-        await world.until(lambda: len(load.acknowledged) > count + 100)
-        load.stop()
-        assert load.failed == []
-        assert load.longest_gap_s < 0.1
-        assert max(load.acknowledged.values()) > min(load.acknowledged.values())
-        await holds_all(world, load)
-        assert not world.network.handler_failures
-
-    run(main())
+@simulated
+async def test_a_transfer_under_load_leaves_nothing_unknown() -> None:
+    world = World()
+    old = await world.active()
+    load = Load(world)
+    await world.until(lambda: len(load.acknowledged) > 100)
+    load.longest_gap_s = 0.0
+    response = await transfer(world)
+    target = response.transfer_leadership.target_id
+    assert target not in (-1, old.id)
+    await led_by(world, target)
+    count = len(load.acknowledged)
+    await world.until(lambda: len(load.acknowledged) > count + 100)
+    load.stop()
+    assert load.failed == []
+    assert load.longest_gap_s < 0.1
+    assert max(load.acknowledged.values()) > min(load.acknowledged.values())
+    await holds_all(world, load)
+    assert not world.network.handler_failures
 
 
-def test_a_transfer_to_a_named_voter_goes_there_and_back() -> None:
-    async def main() -> None:
-        world = World()
-        for target in (3, 1, 2, 2):
-            await world.active()
-            await world.client.call(alter("a", "1"))
-            assert (await transfer(world, target)).transfer_leadership.target_id == target
-            await led_by(world, target)
-
-    run(main())
-
-
-def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
+@simulated
+async def test_a_transfer_to_a_named_voter_goes_there_and_back() -> None:
+    world = World()
+    for target in (3, 1, 2, 2):
+        await world.active()
         await world.client.call(alter("a", "1"))
-        target = next(node for node in world.nodes if node is not old)
-        world.network.partition(f"c{old.id}", f"c{target.id}")
-        load = Load(world)
-        await world.until(lambda: len(load.acknowledged) > 20)
-        begun = asyncio.get_running_loop().time()
-        asked = asyncio.ensure_future(transfer(world, target.id))
-        await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
-        end = old.service.replica.log_end_offset
-        await asyncio.sleep(TRANSFER_TIMEOUT_S / 3)
-        assert old.service.replica.log_end_offset == end, "nothing is decided meanwhile"
-        with pytest.raises(ApiError) as failure:
-            await asked
-        took_s = asyncio.get_running_loop().time() - begun
-        assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert "not handed over in time" in failure.value.message
-        assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
-        assert old.service.active is not None
-        count = len(load.acknowledged)
-        await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
-        await world.until(lambda: len(load.acknowledged) > count + 20)
-        load.stop()
-        assert load.failed == []
+        assert (await transfer(world, target)).transfer_leadership.target_id == target
+        await led_by(world, target)
 
-    run(main())
+
+@simulated
+async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    target = next(node for node in world.nodes if node is not old)
+    world.network.partition(f"c{old.id}", f"c{target.id}")
+    load = Load(world)
+    await world.until(lambda: len(load.acknowledged) > 20)
+    begun = asyncio.get_running_loop().time()
+    asked = asyncio.ensure_future(transfer(world, target.id))
+    await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
+    end = old.service.replica.log_end_offset
+    await asyncio.sleep(TRANSFER_TIMEOUT_S / 3)
+    assert old.service.replica.log_end_offset == end, "nothing is decided meanwhile"
+    with pytest.raises(ApiError) as failure:
+        await asked
+    took_s = asyncio.get_running_loop().time() - begun
+    assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert "not handed over in time" in failure.value.message
+    assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
+    assert old.service.active is not None
+    count = len(load.acknowledged)
+    await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
+    await world.until(lambda: len(load.acknowledged) > count + 20)
+    load.stop()
+    assert load.failed == []
 
 
 class Told:
@@ -140,84 +134,74 @@ class Told:
         self.responses.append(response)
 
 
-def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        await world.client.call(alter("a", "1"))
-        target = next(node.id for node in world.nodes if node is not old)
-        leaving = asyncio.ensure_future(transfer(world, target))
-        await world.until(lambda: old.service.leadership is None)
-        told = Told()
-        old.service.received(
-            told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())]
-        )
-        assert told.responses == []
-        await world.until(lambda: told.responses, within_s=HOLD_S)
-        (response,) = told.responses
-        assert (response.error.error_code, response.error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
-        assert (response.leader_id, response.leader_endpoint) == (target, f"c{target}:9093")
-        await leaving
-
-    run(main())
+@simulated
+async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    target = next(node.id for node in world.nodes if node is not old)
+    leaving = asyncio.ensure_future(transfer(world, target))
+    await world.until(lambda: old.service.leadership is None)
+    told = Told()
+    old.service.received(told, [pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())])
+    assert told.responses == []
+    await world.until(lambda: told.responses, within_s=HOLD_S)
+    (response,) = told.responses
+    assert (response.error.error_code, response.error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
+    assert (response.leader_id, response.leader_endpoint) == (target, f"c{target}:9093")
+    await leaving
 
 
-def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        await world.client.call(alter("a", "1"))
-        resign = old.service.replica.resign
+@simulated
+async def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    resign = old.service.replica.resign
 
-        def resign_and_be_alone(*arguments: object) -> None:
-            resign(*arguments)
-            for node in world.nodes:
-                if node is not old and node.up_now:
-                    node.kill()
+    def resign_and_be_alone(*arguments: object) -> None:
+        resign(*arguments)
+        for node in world.nodes:
+            if node is not old and node.up_now:
+                node.kill()
 
-        old.service.replica.resign = resign_and_be_alone
-        leaving = asyncio.ensure_future(old.service.leave("stop"))
-        await world.until(lambda: old.service.leadership is None)
-        told = Told()
-        old.service.received(told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())])
-        await world.until(lambda: told.responses, within_s=HOLD_S + 0.05)
-        assert told.responses[0].leader_id == -1
-        await leaving
-
-    run(main())
+    old.service.replica.resign = resign_and_be_alone
+    leaving = asyncio.ensure_future(old.service.leave("stop"))
+    await world.until(lambda: old.service.leadership is None)
+    told = Told()
+    old.service.received(told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())])
+    await world.until(lambda: told.responses, within_s=HOLD_S + 0.05)
+    assert told.responses[0].leader_id == -1
+    await leaving
 
 
-def test_a_node_that_stops_hands_over_first() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        load = Load(world)
-        await world.until(lambda: len(load.acknowledged) > 50)
-        load.longest_gap_s = 0.0
-        await old.service.leave("the node is shutting down")
-        await old.service.successor.wait()
-        await asyncio.sleep(0.05)
-        old.kill()
-        count = len(load.acknowledged)
-        await world.until(lambda: len(load.acknowledged) > count + 50)
-        load.stop()
-        assert load.failed == []
-        assert load.longest_gap_s < 0.1
-        await holds_all(world, load)
-
-    run(main())
+@simulated
+async def test_a_node_that_stops_hands_over_first() -> None:
+    world = World()
+    old = await world.active()
+    load = Load(world)
+    await world.until(lambda: len(load.acknowledged) > 50)
+    load.longest_gap_s = 0.0
+    await old.service.leave("the node is shutting down")
+    await old.service.successor.wait()
+    await asyncio.sleep(0.05)
+    old.kill()
+    count = len(load.acknowledged)
+    await world.until(lambda: len(load.acknowledged) > count + 50)
+    load.stop()
+    assert load.failed == []
+    assert load.longest_gap_s < 0.1
+    await holds_all(world, load)
 
 
-def test_two_who_want_it_to_leave_are_both_told() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        asked = asyncio.ensure_future(transfer(world))
-        await asyncio.gather(old.service.leave("stop"), old.service.leave("stop"))
-        assert old.service.leadership is None
-        assert (await asked).transfer_leadership.target_id != -1
-
-    run(main())
+@simulated
+async def test_two_who_want_it_to_leave_are_both_told() -> None:
+    world = World()
+    old = await world.active()
+    asked = asyncio.ensure_future(transfer(world))
+    await asyncio.gather(old.service.leave("stop"), old.service.leave("stop"))
+    assert old.service.leadership is None
+    assert (await asked).transfer_leadership.target_id != -1
 
 
 async def stop_in_order(node: Node) -> None:
@@ -228,100 +212,91 @@ async def stop_in_order(node: Node) -> None:
     node.kill()
 
 
-def test_no_write_is_unknown_when_the_leader_stops() -> None:
+@simulated
+async def test_no_write_is_unknown_when_the_leader_stops() -> None:
     """[Cut at once, the links leave what is on its way to the old leader unknown]"""
-
-    async def main() -> None:
-        world = World()
-        for _ in range(3):
-            old = await world.active()
-            load = Load(world)
-            await world.until(lambda: len(load.acknowledged) > 100)  # noqa: B023
-            begun = asyncio.get_running_loop().time()
-            await stop_in_order(old)
-            assert asyncio.get_running_loop().time() - begun < 0.5, "its links are empty at once"
-            count = len(load.acknowledged)
-            await world.until(lambda: len(load.acknowledged) > count + 50)  # noqa: B023
-            load.stop()
-            assert [error for error in load.failed if error.outcome_unknown] == []
-            assert load.failed == []
-            await holds_all(world, load)
-            old.start()
-            await world.until(lambda: old.service.leader_id > 0)  # noqa: B023
-
-    run(main())
-
-
-def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        told = Told()
-        old.service._accept(told)
-        await old.service.leave("stop")
-        await old.service.successor.wait()
-        seeing_off = asyncio.ensure_future(old.service.see_off())
-        begun = asyncio.get_running_loop().time()
-        await asyncio.sleep(0.01)
-        (notice,) = told.responses
-        assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
-        assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
-        asked = 0
-        while not seeing_off.done():
-            asked += 1
-            request = pb.ControllerRequest(correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest())
-            old.service.received(told, [request])
-            assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
-            assert told.responses[-1].correlation_id == asked
-            await asyncio.sleep(QUIET_S / 5)
-        assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), "not for ever"
-        quiet = Farewell()
-        quiet.opened(told)
-        quiet.begin(1.0, notice)
-        quiet.heard(1.2)
-        assert not quiet.is_over(1.2 + QUIET_S - 0.01)
-        assert quiet.is_over(1.2 + QUIET_S)
-
-    run(main())
-
-
-def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.active()
-        told = Told()
-        old.service._accept(told)
-        await old.service.leave("stop")
-        seeing_off = asyncio.ensure_future(old.service.see_off())
-        await asyncio.sleep(0)
-        old.service.became_leader(99, 0)
-        request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
-        old.service.received(told, [request])
-        refused = told.responses[-1]
-        assert (refused.correlation_id, refused.error.error_code) == (5, ErrorCode.NOT_CONTROLLER)
-        old.kill()
-        await seeing_off
-
-    run(main())
-
-
-def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_first() -> None:
-    async def main() -> None:
-        world = World()
+    world = World()
+    for _ in range(3):
         old = await world.active()
         load = Load(world)
-        await world.until(lambda: len(load.acknowledged) > 100)
-        successor = hand_over.best_successor
-        hand_over.best_successor = lambda *_: -1
-        try:
-            await old.service.leave("stop")
-        finally:
-            hand_over.best_successor = successor
-        await asyncio.sleep(0.05)
+        await world.until(lambda: len(load.acknowledged) > 100)  # noqa: B023
+        begun = asyncio.get_running_loop().time()
+        await stop_in_order(old)
+        assert asyncio.get_running_loop().time() - begun < 0.5, "its links are empty at once"
+        count = len(load.acknowledged)
+        await world.until(lambda: len(load.acknowledged) > count + 50)  # noqa: B023
         load.stop()
         assert [error for error in load.failed if error.outcome_unknown] == []
+        assert load.failed == []
+        await holds_all(world, load)
+        old.start()
+        await world.until(lambda: old.service.leader_id > 0)  # noqa: B023
 
-    run(main())
+
+@simulated
+async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
+    world = World()
+    old = await world.active()
+    told = Told()
+    old.service._accept(told)
+    await old.service.leave("stop")
+    await old.service.successor.wait()
+    seeing_off = asyncio.ensure_future(old.service.see_off())
+    begun = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.01)
+    (notice,) = told.responses
+    assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
+    assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
+    asked = 0
+    while not seeing_off.done():
+        asked += 1
+        request = pb.ControllerRequest(correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest())
+        old.service.received(told, [request])
+        assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
+        assert told.responses[-1].correlation_id == asked
+        await asyncio.sleep(QUIET_S / 5)
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), "not for ever"
+    quiet = Farewell()
+    quiet.opened(told)
+    quiet.begin(1.0, notice)
+    quiet.heard(1.2)
+    assert not quiet.is_over(1.2 + QUIET_S - 0.01)
+    assert quiet.is_over(1.2 + QUIET_S)
+
+
+@simulated
+async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
+    world = World()
+    old = await world.active()
+    told = Told()
+    old.service._accept(told)
+    await old.service.leave("stop")
+    seeing_off = asyncio.ensure_future(old.service.see_off())
+    await asyncio.sleep(0)
+    old.service.became_leader(99, 0)
+    request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
+    old.service.received(told, [request])
+    refused = told.responses[-1]
+    assert (refused.correlation_id, refused.error.error_code) == (5, ErrorCode.NOT_CONTROLLER)
+    old.kill()
+    await seeing_off
+
+
+@simulated
+async def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_first() -> None:
+    world = World()
+    old = await world.active()
+    load = Load(world)
+    await world.until(lambda: len(load.acknowledged) > 100)
+    successor = hand_over.best_successor
+    hand_over.best_successor = lambda *_: -1
+    try:
+        await old.service.leave("stop")
+    finally:
+        hand_over.best_successor = successor
+    await asyncio.sleep(0.05)
+    load.stop()
+    assert [error for error in load.failed if error.outcome_unknown] == []
 
 
 # --- space ----------------------------------------------------------------------------------------------------------------
@@ -337,71 +312,61 @@ class Disks:
             node.service._store.free_bytes = lambda node_id=node.id: self.free[node_id]
 
 
-def test_a_leader_whose_disk_fills_up_hands_over() -> None:
-    async def main() -> None:
-        world = World()
-        disks = Disks(world)
-        old = await world.active()
-        load = Load(world)
-        await world.until(lambda: len(load.acknowledged) > 20)
-        disks.free[old.id] = 99
-        await world.until(lambda: old.service.leadership is None, 2 * CHECK_EVERY_S + 1)
-        new = await world.active()
-        assert new is not old
-        count = len(load.acknowledged)
-        await world.until(lambda: len(load.acknowledged) > count + 20)
-        load.stop()
-        assert load.failed == []
-
-    run(main())
+@simulated
+async def test_a_leader_whose_disk_fills_up_hands_over() -> None:
+    world = World()
+    disks = Disks(world)
+    old = await world.active()
+    load = Load(world)
+    await world.until(lambda: len(load.acknowledged) > 20)
+    disks.free[old.id] = 99
+    await world.until(lambda: old.service.leadership is None, 2 * CHECK_EVERY_S + 1)
+    new = await world.active()
+    assert new is not old
+    count = len(load.acknowledged)
+    await world.until(lambda: len(load.acknowledged) > count + 20)
+    load.stop()
+    assert load.failed == []
 
 
-def test_without_a_majority_that_has_space_writes_are_refused_until_there_is_one() -> None:
-    async def main() -> None:
-        world = World()
-        disks = Disks(world)
-        await world.active()
-        await world.client.call(alter("a", "1"))
-        for node in world.nodes:
-            disks.free[node.id] = 99
-        # Who sees its own disk first may hand over before it hears of the others'.
-        leader = await world.until(
-            lambda: next(
-                (
-                    n
-                    for n in world.nodes
-                    if n.service.active is not None and "[1, 2, 3]" in n.service.space.verdict.refusal
-                ),
-                None,
-            )
+@simulated
+async def test_without_a_majority_that_has_space_writes_are_refused_until_there_is_one() -> None:
+    world = World()
+    disks = Disks(world)
+    await world.active()
+    await world.client.call(alter("a", "1"))
+    for node in world.nodes:
+        disks.free[node.id] = 99
+    # Who sees its own disk first may hand over before it hears of the others'.
+    leader = await world.until(
+        lambda: next(
+            (n for n in world.nodes if n.service.active is not None and "[1, 2, 3]" in n.service.space.verdict.refusal),
+            None,
         )
-        with pytest.raises(ApiError) as failure:
-            await world.client.call(alter("b", "1"))
-        assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
-        assert "nodes [1, 2, 3]" in failure.value.message
-        await world.client.call(pb.DescribeBrokersRequest())
-        end = leader.service.replica.log_end_offset
-        await asyncio.sleep(3)
-        assert leader.service.replica.log_end_offset == end
-        disks.free = dict.fromkeys(disks.free, 1000)
-        await world.until(lambda: not leader.service.space.verdict.refusal, 4 * CHECK_EVERY_S)
+    )
+    with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))
+    assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
+    assert "nodes [1, 2, 3]" in failure.value.message
+    await world.client.call(pb.DescribeBrokersRequest())
+    end = leader.service.replica.log_end_offset
+    await asyncio.sleep(3)
+    assert leader.service.replica.log_end_offset == end
+    disks.free = dict.fromkeys(disks.free, 1000)
+    await world.until(lambda: not leader.service.space.verdict.refusal, 4 * CHECK_EVERY_S)
+    await world.client.call(alter("b", "1"))
 
-    run(main())
 
-
-def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() -> None:
-    async def main() -> None:
-        world = World()
-        disks = Disks(world)
-        old = await world.active()
-        await world.client.call(alter("a", "1"))
-        others = [node for node in world.nodes if node is not old]
-        others[0].kill()
-        disks.free[others[1].id] = disks.free[old.id] = 99
-        await world.until(lambda: any(n.up_now and n.service.space.verdict.refusal for n in world.nodes))
-        with pytest.raises(ApiError) as failure:
-            await world.client.call(alter("b", "1"))
-        assert failure.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-
-    run(main())
+@simulated
+async def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() -> None:
+    world = World()
+    disks = Disks(world)
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    others = [node for node in world.nodes if node is not old]
+    others[0].kill()
+    disks.free[others[1].id] = disks.free[old.id] = 99
+    await world.until(lambda: any(n.up_now and n.service.space.verdict.refusal for n in world.nodes))
+    with pytest.raises(ApiError) as failure:
+        await world.client.call(alter("b", "1"))
+    assert failure.value.code == ErrorCode.KAFKA_STORAGE_ERROR

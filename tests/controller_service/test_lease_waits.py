@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from simulated import simulated
 from test_controller_quorum import Node, World
 from test_sessions_in_service import SESSION_S, FakeBroker, unfenced_broker
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.twins.loop import run
 
 UNREGISTER = pb.UnregisterBrokerRequest(broker_id=7)
 
@@ -33,68 +33,59 @@ def others(world: World, node: Node) -> list[str]:
     return [f"c{other.id}" for other in world.nodes if other is not node]
 
 
-def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
+@simulated
+async def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
     """[a deposed controller that answers heartbeats extends leases that the new one knows nothing of]"""
+    world, node, broker = await unfenced_broker()
+    reply = (await ask(broker, node)).broker_heartbeat
+    assert reply.read_lease_ms == 0.75 * SESSION_S * 1000
+    for other in others(world, node):
+        world.network.partition(f"c{node.id}", other)
+    answered = ask(broker, node, timeout_s=30.0)
+    while node.service.active is not None:
+        assert not answered.done()
+        await asyncio.sleep(0.01)
+    # Given by the one that the others have elected.
+    assert (await answered).controller_epoch == 2
 
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
+
+@simulated
+async def test_unregistering_a_broker_that_reads_strictly_waits_for_its_lease() -> None:
+    world, node, broker = await unfenced_broker()
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(SESSION_S - 1)
+    assert (await ask(broker, node)).broker_heartbeat.read_lease_ms > 0
+    granted_at = loop.time()
+    unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=30.0))
+    while not unregistered.done():
         reply = (await ask(broker, node)).broker_heartbeat
-        assert reply.read_lease_ms == 0.75 * SESSION_S * 1000
-        for other in others(world, node):
-            world.network.partition(f"c{node.id}", other)
-        answered = ask(broker, node, timeout_s=30.0)
-        while node.service.active is not None:
-            assert not answered.done()
-            await asyncio.sleep(0.01)
-        # Given by the one that the others have elected.
-        assert (await answered).controller_epoch == 2
-
-    run(main())
+        assert reply.read_lease_ms == 0 or loop.time() < granted_at + 0.1
+        await asyncio.sleep(0.3)
+    assert (await unregistered).write.token.offset > 0
+    assert SESSION_S - 0.1 <= loop.time() - granted_at <= SESSION_S + 1.0
+    assert 7 not in node.service.image.brokers
 
 
-def test_unregistering_a_broker_that_reads_strictly_waits_for_its_lease() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(SESSION_S - 1)
-        assert (await ask(broker, node)).broker_heartbeat.read_lease_ms > 0
-        granted_at = loop.time()
-        unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=30.0))
-        while not unregistered.done():
-            reply = (await ask(broker, node)).broker_heartbeat
-            assert reply.read_lease_ms == 0 or loop.time() < granted_at + 0.1
-            await asyncio.sleep(0.3)
-        assert (await unregistered).write.token.offset > 0
-        assert SESSION_S - 0.1 <= loop.time() - granted_at <= SESSION_S + 1.0
-        assert 7 not in node.service.image.brokers
-
-    run(main())
+@simulated
+async def test_who_waits_for_a_lease_and_has_no_time_left_is_told_that_nothing_was_done() -> None:
+    world, node, broker = await unfenced_broker()
+    await ask(broker, node)
+    with pytest.raises(ApiError) as error:
+        await world.client.call(UNREGISTER, timeout_s=1.0)
+    assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    await asyncio.sleep(2.0)
+    assert 7 in node.service.image.brokers
 
 
-def test_who_waits_for_a_lease_and_has_no_time_left_is_told_that_nothing_was_done() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await ask(broker, node)
-        with pytest.raises(ApiError) as error:
-            await world.client.call(UNREGISTER, timeout_s=1.0)
-        assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        await asyncio.sleep(2.0)
-        assert 7 in node.service.image.brokers
-
-    run(main())
-
-
-def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_next_controller() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await ask(broker, node)
-        begun = asyncio.get_running_loop().time()
-        unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=60.0))
-        await asyncio.sleep(1.0)
-        assert not unregistered.done()
-        node.service.replica.resign("test")
-        await unregistered
-        # The next one knows of no lease, and waits all the same: for a session timeout from its claim on.
-        assert asyncio.get_running_loop().time() - begun >= SESSION_S
-
-    run(main())
+@simulated
+async def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_next_controller() -> None:
+    world, node, broker = await unfenced_broker()
+    await ask(broker, node)
+    begun = asyncio.get_running_loop().time()
+    unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=60.0))
+    await asyncio.sleep(1.0)
+    assert not unregistered.done()
+    node.service.replica.resign("test")
+    await unregistered
+    # The next one knows of no lease, and waits all the same: for a session timeout from its claim on.
+    assert asyncio.get_running_loop().time() - begun >= SESSION_S

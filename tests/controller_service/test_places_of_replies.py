@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.twins.loop import run
 
 WRITE = pb.ControllerRequest(
     create_topics=pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name="t", num_partitions=1)])
@@ -29,46 +29,40 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
 
 @pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
 @pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
-def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        decide, put_off = node.service._decide, 0
+@simulated
+async def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, node, broker = await unfenced_broker()
+    decide, put_off = node.service._decide, 0
 
-        def decided(active: Any, request: Any, now: float) -> Decision:
-            nonlocal put_off
-            if how == "put off" and not put_off:
-                put_off += 1
-                return Decision([], None, None, lambda: None, decide_again_at=now + 0.3)
-            decision = decide(active, request, now)
-            return decision._replace(answer_when_appended=True) if how == "when appended" else decision
+    def decided(active: Any, request: Any, now: float) -> Decision:
+        nonlocal put_off
+        if how == "put off" and not put_off:
+            put_off += 1
+            return Decision([], None, None, lambda: None, decide_again_at=now + 0.3)
+        decision = decide(active, request, now)
+        return decision._replace(answer_when_appended=True) if how == "when appended" else decision
 
-        monkeypatch.setattr(node.service, "_decide", decided)
-        shares = node.service.leadership.parking._shares
-        for _ in range(3):
-            await broker.client.send(copy(request_), 5.0)
-        assert put_off == (how == "put off")
-        assert shares.total == 0
-
-    run(main())
+    monkeypatch.setattr(node.service, "_decide", decided)
+    shares = node.service.leadership.parking._shares
+    for _ in range(3):
+        await broker.client.send(copy(request_), 5.0)
+    assert put_off == (how == "put off")
+    assert shares.total == 0
 
 
-def test_a_handing_over_gives_its_place_back() -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        shares = node.service.leadership.parking._shares
-        await broker.client.send(copy(AWAY), 5.0)
-        await asyncio.sleep(0.1)
-        assert shares.total == 0
-
-    run(main())
+@simulated
+async def test_a_handing_over_gives_its_place_back() -> None:
+    _, node, broker = await unfenced_broker()
+    shares = node.service.leadership.parking._shares
+    await broker.client.send(copy(AWAY), 5.0)
+    await asyncio.sleep(0.1)
+    assert shares.total == 0
 
 
-def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        monkeypatch.setattr(node.service.leadership.parking, "take_place", lambda peer: False)
-        answer = await broker.client.send(copy(WRITE), 5.0)
-        assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        assert "t" not in node.service.image.topic_ids
-
-    run(main())
+@simulated
+async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, node, broker = await unfenced_broker()
+    monkeypatch.setattr(node.service.leadership.parking, "take_place", lambda peer: False)
+    answer = await broker.client.send(copy(WRITE), 5.0)
+    assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert "t" not in node.service.image.topic_ids

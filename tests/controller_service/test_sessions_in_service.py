@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from simulated import simulated
 from test_controller_quorum import VOTERS, Node, World
 
 from controller.disk.space import FINE, Verdict
@@ -12,7 +13,6 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-from simulation.twins.loop import run
 
 
 class FakeBroker:
@@ -72,104 +72,89 @@ async def unfenced_broker() -> tuple[World, Node, FakeBroker]:
 SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
 
 
-def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await asyncio.sleep(SESSION_S - 1)
-        assert not broker.fenced(node)
-        await world.until(lambda: broker.fenced(node), within_s=1.5)
-
-    run(main())
+@simulated
+async def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+    world, node, broker = await unfenced_broker()
+    await asyncio.sleep(SESSION_S - 1)
+    assert not broker.fenced(node)
+    await world.until(lambda: broker.fenced(node), within_s=1.5)
 
 
-def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await asyncio.sleep(SESSION_S - 1)
-        # As after a pause of four seconds: the timer comes that much too late.
-        node.service._next_tick -= 4
-        await asyncio.sleep(3)
-        assert not broker.fenced(node)
-        await world.until(lambda: broker.fenced(node), within_s=3)
-
-    run(main())
+@simulated
+async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
+    world, node, broker = await unfenced_broker()
+    await asyncio.sleep(SESSION_S - 1)
+    # As after a pause of four seconds: the timer comes that much too late.
+    node.service._next_tick -= 4
+    await asyncio.sleep(3)
+    assert not broker.fenced(node)
+    await world.until(lambda: broker.fenced(node), within_s=3)
 
 
-def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
-        assert node.service.active is not None
-        await world.until(lambda: 7 in node.service.active.state.absences._since, within_s=11)
-        since = node.service.active.state.absences._since[7]
-        node.service._next_tick -= 4
-        await asyncio.sleep(0.5)
-        assert node.service.active.state.absences._since[7] == pytest.approx(since + 4, abs=0.3)
-
-    run(main())
+@simulated
+async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
+    world, node, broker = await unfenced_broker()
+    await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
+    assert node.service.active is not None
+    await world.until(lambda: 7 in node.service.active.state.absences._since, within_s=11)
+    since = node.service.active.state.absences._since[7]
+    node.service._next_tick -= 4
+    await asyncio.sleep(0.5)
+    assert node.service.active.state.absences._since[7] == pytest.approx(since + 4, abs=0.3)
 
 
-def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        await asyncio.sleep(SESSION_S - 0.6)
-        # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue until its time is up.
-        others = [f"c{other.id}" for other in world.nodes if other is not node]
-        for other in others:
-            world.network.partition(f"c{node.id}", other)
-        stuck = asyncio.ensure_future(world.client.call(_write()))
-        await asyncio.sleep(0.1)
-        late = broker.heartbeat(node, timeout_s=0.2)
-        await asyncio.sleep(0.9)
-        assert (await late).error.error_code == ErrorCode.REQUEST_TIMED_OUT
-        for other in others:
-            world.network.heal(f"c{node.id}", other)
-        await stuck
-        assert node.service.active is not None, "still the same leadership"
-        await asyncio.sleep(2)
-        assert not broker.fenced(node)
-
-    run(main())
+@simulated
+async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
+    world, node, broker = await unfenced_broker()
+    await asyncio.sleep(SESSION_S - 0.6)
+    # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue until its time is up.
+    others = [f"c{other.id}" for other in world.nodes if other is not node]
+    for other in others:
+        world.network.partition(f"c{node.id}", other)
+    stuck = asyncio.ensure_future(world.client.call(_write()))
+    await asyncio.sleep(0.1)
+    late = broker.heartbeat(node, timeout_s=0.2)
+    await asyncio.sleep(0.9)
+    assert (await late).error.error_code == ErrorCode.REQUEST_TIMED_OUT
+    for other in others:
+        world.network.heal(f"c{node.id}", other)
+    await stuck
+    assert node.service.active is not None, "still the same leadership"
+    await asyncio.sleep(2)
+    assert not broker.fenced(node)
 
 
-def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody() -> None:
+@simulated
+async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody() -> None:
     """Slow disks, and far more writes than they take: the last of them waits for longer than a broker would before it fences itself."""
-
-    async def main() -> None:
-        world, node, broker = await unfenced_broker()
-        loop = asyncio.get_running_loop()
-        for other in world.nodes:
-            other.disk.latency_factor = 200.0
-        begun = loop.time()
-        writes = [
-            asyncio.ensure_future(world.client.call(_write("x" * 30_000), timeout_s=60.0)) for _ in range(BACKLOG)
-        ]
-        waits: list[float] = []
-        while not all(write.done() for write in writes):
-            sent = loop.time()
-            assert (await broker.heartbeat(node, timeout_s=60.0)).HasField("broker_heartbeat")
-            waits.append(loop.time() - sent)
-            assert not broker.fenced(node)
-            await asyncio.sleep(1.0)
-        assert loop.time() - begun > 12.0, "no backlog worth the name"
-        assert max(waits) < 3.0, "answered long before what came earlier"
-        assert node.service.active is not None
+    world, node, broker = await unfenced_broker()
+    loop = asyncio.get_running_loop()
+    for other in world.nodes:
+        other.disk.latency_factor = 200.0
+    begun = loop.time()
+    writes = [asyncio.ensure_future(world.client.call(_write("x" * 30_000), timeout_s=60.0)) for _ in range(BACKLOG)]
+    waits: list[float] = []
+    while not all(write.done() for write in writes):
+        sent = loop.time()
+        assert (await broker.heartbeat(node, timeout_s=60.0)).HasField("broker_heartbeat")
+        waits.append(loop.time() - sent)
         assert not broker.fenced(node)
+        await asyncio.sleep(1.0)
+    assert loop.time() - begun > 12.0, "no backlog worth the name"
+    assert max(waits) < 3.0, "answered long before what came earlier"
+    assert node.service.active is not None
+    assert not broker.fenced(node)
 
-    run(main())
 
-
-def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        monkeypatch.setattr("controller.service.intake.MAX_WAITING", 0)
-        for _ in range(12):
-            refused = (await broker.heartbeat(node)).error
-            assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-            await asyncio.sleep(1.0)
-        assert not broker.fenced(node), "it was heard all the same"
-
-    run(main())
+@simulated
+async def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, node, broker = await unfenced_broker()
+    monkeypatch.setattr("controller.service.intake.MAX_WAITING", 0)
+    for _ in range(12):
+        refused = (await broker.heartbeat(node)).error
+        assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        await asyncio.sleep(1.0)
+    assert not broker.fenced(node), "it was heard all the same"
 
 
 BACKLOG = 500
@@ -181,38 +166,34 @@ def _write(value: str = "x") -> pb.IncrementalAlterConfigsRequest:
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
-def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave() -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        # What its answer says it goes by, and what its arrival says the controller: it must not be fenced by one of them alone.
-        node.service.space.verdict = Verdict("no disk has its reserve")
-        assert not (await broker.heartbeat(node)).HasField("error")
-        leaving = pb.ControllerResponse()
-        while not leaving.broker_heartbeat.should_shut_down:
-            leaving = await broker.heartbeat(node, target_state=pb.STOPPING)
-            assert not leaving.HasField("error")
-        assert broker.fenced(node)
-
-    run(main())
+@simulated
+async def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave() -> None:
+    _, node, broker = await unfenced_broker()
+    # What its answer says it goes by, and what its arrival says the controller: it must not be fenced by one of them alone.
+    node.service.space.verdict = Verdict("no disk has its reserve")
+    assert not (await broker.heartbeat(node)).HasField("error")
+    leaving = pb.ControllerResponse()
+    while not leaving.broker_heartbeat.should_shut_down:
+        leaving = await broker.heartbeat(node, target_state=pb.STOPPING)
+        assert not leaving.HasField("error")
+    assert broker.fenced(node)
 
 
-def test_without_space_nobody_is_unfenced() -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        while not broker.fenced(node):
-            # Not at once: this controller does not know yet whether the broker has a lease.
-            await broker.heartbeat(node, target_state=pb.INACTIVE)
-            await asyncio.sleep(0.5)
-        node.service.space.verdict = Verdict("no disk has its reserve")
-        end = node.service.replica.log_end_offset
-        for _ in range(5):
-            answer = await broker.heartbeat(node)
-            assert not answer.HasField("error")
-            assert answer.broker_heartbeat.is_fenced
-            await asyncio.sleep(0.2)
-        assert (broker.fenced(node), node.service.replica.log_end_offset) == (True, end)
-        node.service.space.verdict = FINE
-        await broker.heartbeat(node)
-        assert not broker.fenced(node)
-
-    run(main())
+@simulated
+async def test_without_space_nobody_is_unfenced() -> None:
+    _, node, broker = await unfenced_broker()
+    while not broker.fenced(node):
+        # Not at once: this controller does not know yet whether the broker has a lease.
+        await broker.heartbeat(node, target_state=pb.INACTIVE)
+        await asyncio.sleep(0.5)
+    node.service.space.verdict = Verdict("no disk has its reserve")
+    end = node.service.replica.log_end_offset
+    for _ in range(5):
+        answer = await broker.heartbeat(node)
+        assert not answer.HasField("error")
+        assert answer.broker_heartbeat.is_fenced
+        await asyncio.sleep(0.2)
+    assert (broker.fenced(node), node.service.replica.log_end_offset) == (True, end)
+    node.service.space.verdict = FINE
+    await broker.heartbeat(node)
+    assert not broker.fenced(node)

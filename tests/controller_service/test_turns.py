@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision
@@ -14,7 +15,6 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-from simulation.twins.loop import run
 
 LIMIT = 5
 
@@ -39,38 +39,34 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_small_requests_that_write_much_share_no_turn(turns: list[int]) -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        turns[:] = [0]
-        topics = [pb.CreatableTopic(name=f"t{index}", num_partitions=2, replication_factor=1) for index in range(9)]
-        requests = [pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=[topic])) for topic in topics]
-        await asyncio.gather(*(broker.client.send(request, 30.0) for request in requests))
-        assert len(node.service.image.topics) == 9
-        assert sum(turns) >= 27
-        assert max(turns) < LIMIT + 3
-
-    run(main())
+@simulated
+async def test_small_requests_that_write_much_share_no_turn(turns: list[int]) -> None:
+    _, node, broker = await unfenced_broker()
+    turns[:] = [0]
+    topics = [pb.CreatableTopic(name=f"t{index}", num_partitions=2, replication_factor=1) for index in range(9)]
+    requests = [pb.ControllerRequest(create_topics=pb.CreateTopicsRequest(topics=[topic])) for topic in topics]
+    await asyncio.gather(*(broker.client.send(request, 30.0) for request in requests))
+    assert len(node.service.image.topics) == 9
+    assert sum(turns) >= 27
+    assert max(turns) < LIMIT + 3
 
 
-def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
+@simulated
+async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
     turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        active = node.service.active
-        assert active is not None
-        turns[:] = [0]
-        left = [Decision([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
-        monkeypatch.setattr(active, "next_due", lambda now, **_: left.pop() if left else None)
+    _, node, broker = await unfenced_broker()
+    active = node.service.active
+    assert active is not None
+    turns[:] = [0]
+    left = [Decision([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
+    monkeypatch.setattr(active, "next_due", lambda now, **_: left.pop() if left else None)
+    await asyncio.wait_for(broker.heartbeat(node), 5.0)
+    for _ in range(20):
         await asyncio.wait_for(broker.heartbeat(node), 5.0)
-        for _ in range(20):
-            await asyncio.wait_for(broker.heartbeat(node), 5.0)
-        assert not left
-        assert sum(turns) == 20
-        assert max(turns) < LIMIT + 2
-
-    run(main())
+    assert not left
+    assert sum(turns) == 20
+    assert max(turns) < LIMIT + 2
 
 
 class SlowLoop:
@@ -86,71 +82,65 @@ class SlowLoop:
         return self._loop.time() + self.spent_s
 
 
-def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
+    _, node, broker = await unfenced_broker()
+    slow = SlowLoop(asyncio.get_running_loop())
+    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+    monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
+    decide, decide_all = node.service._decide, node.service._decide_all
+    counts = [0]
 
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        slow = SlowLoop(asyncio.get_running_loop())
-        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
-        monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
-        decide, decide_all = node.service._decide, node.service._decide_all
-        counts = [0]
+    def decided(*rest: object) -> Decision:
+        counts[-1] += 1
+        slow.spent_s += 0.04
+        return decide(*rest)
 
-        def decided(*rest: object) -> Decision:
-            counts[-1] += 1
-            slow.spent_s += 0.04
-            return decide(*rest)
+    def turn(*rest: object) -> None:
+        counts.append(0)
+        decide_all(*rest)
+        slow.spent_s = 0.0
 
-        def turn(*rest: object) -> None:
-            counts.append(0)
-            decide_all(*rest)
-            slow.spent_s = 0.0
-
-        monkeypatch.setattr(node.service, "_decide", decided)
-        monkeypatch.setattr(node.service, "_decide_all", turn)
-        listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
-        await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
-        assert sum(counts) == 9
-        assert max(counts) == 3
-
-    run(main())
+    monkeypatch.setattr(node.service, "_decide", decided)
+    monkeypatch.setattr(node.service, "_decide_all", turn)
+    listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+    await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
+    assert sum(counts) == 9
+    assert max(counts) == 3
 
 
 @pytest.mark.parametrize(("cost_s", "decided_before"), [(0.04, 3), (0.0, 9)])
-def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
+@simulated
+async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     monkeypatch: pytest.MonkeyPatch, cost_s: float, decided_before: int
 ) -> None:
     """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the leadership is lost]"""
+    _, node, broker = await unfenced_broker()
+    slow = SlowLoop(asyncio.get_running_loop())
+    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+    monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
+    decide, request_round = node.service._decide, node.service.replica.request_round
+    count, later = 0, 1_000
 
-    async def main() -> None:
-        _, node, broker = await unfenced_broker()
-        slow = SlowLoop(asyncio.get_running_loop())
-        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
-        monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
-        decide, request_round = node.service._decide, node.service.replica.request_round
-        count, later = 0, 1_000
+    def decided(*rest: object) -> Decision:
+        nonlocal count
+        count += 1
+        slow.spent_s += cost_s
+        return decide(*rest)
 
-        def decided(*rest: object) -> Decision:
-            nonlocal count
-            count += 1
-            slow.spent_s += cost_s
-            return decide(*rest)
-
-        monkeypatch.setattr(node.service, "_decide", decided)
-        # No follower confirms a round any more.
-        monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
-        listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
-        answers = asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
-        await asyncio.sleep(0.2)
-        assert count == decided_before
-        assert not answers.done()
-        monkeypatch.setattr(node.service.replica, "request_round", request_round)
-        node.service.round_confirmed(request_round() + later)
-        await answers
-        assert count == 9
-
-    run(main())
+    monkeypatch.setattr(node.service, "_decide", decided)
+    # No follower confirms a round any more.
+    monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
+    listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
+    answers = asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
+    await asyncio.sleep(0.2)
+    assert count == decided_before
+    assert not answers.done()
+    monkeypatch.setattr(node.service.replica, "request_round", request_round)
+    node.service.round_confirmed(request_round() + later)
+    await answers
+    assert count == 9
 
 
 class SlowLink:
@@ -166,41 +156,38 @@ class SlowLink:
 
 
 @pytest.mark.parametrize("end", ["lost leadership", "time is up", "parked, lost leadership", "parked, time is up"])
-def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+@simulated
+async def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """[65,536 requests waited when the leadership was lost, and were refused at once: for a second the new leader was not heard]"""
+    _, node, _ = await unfenced_broker()
+    slow = SlowLoop(asyncio.get_running_loop())
+    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+    # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
+    monkeypatch.setattr(node.service.replica, "request_round", lambda: 1_000_000)
+    if "parked" not in end:
+        monkeypatch.setattr(node.service, "_decide_all", lambda *_: None)
+    link = SlowLink(slow, "somebody:1")
+    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest(), timeout_ms=500)
+    count = 60
+    for _ in range(count):
+        node.service.received(link, [listing])  # type: ignore[arg-type]
+    await asyncio.sleep(0.2)
+    assert link.answers == []
+    refuse_some, told = node.service._refuse_some, []
 
-    async def main() -> None:
-        _, node, _ = await unfenced_broker()
-        slow = SlowLoop(asyncio.get_running_loop())
-        monkeypatch.setattr(node.service, "_stopwatch", slow.time)
-        # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
-        monkeypatch.setattr(node.service.replica, "request_round", lambda: 1_000_000)
-        if "parked" not in end:
-            monkeypatch.setattr(node.service, "_decide_all", lambda *_: None)
-        link = SlowLink(slow, "somebody:1")
-        listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest(), timeout_ms=500)
-        count = 60
-        for _ in range(count):
-            node.service.received(link, [listing])  # type: ignore[arg-type]
-        await asyncio.sleep(0.2)
-        assert link.answers == []
-        refuse_some, told = node.service._refuse_some, []
+    def refused() -> None:
+        before = len(link.answers)
+        refuse_some()
+        told.append(len(link.answers) - before)
 
-        def refused() -> None:
-            before = len(link.answers)
-            refuse_some()
-            told.append(len(link.answers) - before)
-
-        monkeypatch.setattr(node.service, "_refuse_some", refused)
-        if "lost" in end:
-            node.service.replica.resign("for the test")
-            assert len(link.answers) < count
-        await asyncio.sleep(0.5)
-        assert sum(told) == count
-        assert max(told) <= 6, told
-        code = ErrorCode.NOT_CONTROLLER if "lost" in end else ErrorCode.REQUEST_TIMED_OUT
-        assert {one.error.error_code for one in link.answers} == {code}
-        await asyncio.sleep(1.0)
-        assert len(link.answers) == count
-
-    run(main())
+    monkeypatch.setattr(node.service, "_refuse_some", refused)
+    if "lost" in end:
+        node.service.replica.resign("for the test")
+        assert len(link.answers) < count
+    await asyncio.sleep(0.5)
+    assert sum(told) == count
+    assert max(told) <= 6, told
+    code = ErrorCode.NOT_CONTROLLER if "lost" in end else ErrorCode.REQUEST_TIMED_OUT
+    assert {one.error.error_code for one in link.answers} == {code}
+    await asyncio.sleep(1.0)
+    assert len(link.answers) == count

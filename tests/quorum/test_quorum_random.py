@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from quorum_harness import Cluster, SimNode, effects_of, voters_in
+from tiers import in_gate
 
 from raftlog.quorum.events import (
     PeerConnected,
@@ -226,7 +227,7 @@ def run_seed(seed: int, moves: int = 1000, *, changing: bool = False) -> Chaos:
     return chaos
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", in_gate(range(20), range(6)))
 def test_random_schedules(block: int) -> None:
     for seed in range(block * 15, block * 15 + 15):
         try:
@@ -235,7 +236,7 @@ def test_random_schedules(block: int) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", in_gate(range(20), range(6)))
 def test_random_schedules_with_changing_voters_and_snapshots(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         try:
@@ -257,6 +258,7 @@ def test_schedules_reach_what_they_should() -> None:
     assert committed > 30
 
 
+@pytest.mark.nightly
 def test_changing_schedules_reach_what_they_should() -> None:
     """Voters come and go, leaders are removed, records of it truncated, snapshots installed, disks replaced."""
     changes = removed = reverted = installed = replaced = 0

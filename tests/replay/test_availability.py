@@ -116,6 +116,7 @@ def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixtu
     assert "Target of 94 % missed: partitions open to acks=all, brokers in service" in said
 
 
+@pytest.mark.nightly
 def test_a_broker_that_comes_and_goes(replay: Replay, tmp_path: Path) -> None:
     """A restart without a fencing, a removal while fenced, a removal while in service; and nothing is judged without a target."""
     log = OutageStory()

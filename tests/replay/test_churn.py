@@ -24,6 +24,7 @@ def result(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ChurnRes
     return answer
 
 
+@pytest.mark.nightly
 def test_brokers(result: ChurnResult) -> None:
     rows = [
         (each.broker_id, each.leaves, each.leaves_by_leader, each.joins, each.returns, each.max_out_ms)
@@ -35,6 +36,7 @@ def test_brokers(result: ChurnResult) -> None:
     assert led == {1: (3, 4), 2: (1, 0), 3: (0, 0)}
 
 
+@pytest.mark.nightly
 def test_partitions(result: ChurnResult) -> None:
     rows = [
         (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves) for each in result.partitions
@@ -42,6 +44,7 @@ def test_partitions(result: ChurnResult) -> None:
     assert rows == [("a", 0, 3, 2, 2), ("a", 1, 2, 0, 3), ("b", 0, 0, 0, 2)]
 
 
+@pytest.mark.nightly
 def test_configs(result: ChurnResult) -> None:
     rows = [
         (each.resource_name, each.config_name, each.changes, each.reversals, each.principals) for each in result.configs
@@ -53,6 +56,7 @@ def test_configs(result: ChurnResult) -> None:
     assert (last.last_value, last.last_principal) == ("1", "User:alice")
 
 
+@pytest.mark.nightly
 def test_growth(result: ChurnResult) -> None:
     types = {each.type_name: each.records for each in result.types}
     assert sum(types.values()) == STORY.end_offset
@@ -62,6 +66,7 @@ def test_growth(result: ChurnResult) -> None:
     assert before.entities < after.entities
 
 
+@pytest.mark.nightly
 def test_a_snapshot_has_the_size_that_is_said(result: ChurnResult) -> None:
     image = STORY.draft.snapshot()
     content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generation=0)))
@@ -84,6 +89,7 @@ def test_a_line_through_points() -> None:
     assert trend([(0, 1.0)]) is None
 
 
+@pytest.mark.nightly
 def test_what_is_printed(result: ChurnResult, capsys: pytest.CaptureFixture[str]) -> None:
     churn.render(result, console(160))
     said = capsys.readouterr().out

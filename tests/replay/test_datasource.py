@@ -217,6 +217,7 @@ def test_what_a_condition_excludes_is_not_read(
         rows().where(sf.col("offset") > damaged.last_offset).count()
 
 
+@pytest.mark.nightly
 def test_one_dataframe_answers_many_queries(
     spark: SparkSession, exported: Path, log: LogHistory, pushdown: None
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_parallel_fold_gives_the_controllers_state(replay: Replay, moved: tu
     assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
 
 
+@pytest.mark.nightly
 def test_the_audit_finds_nothing_wrong_in_moves(replay: Replay, moved: tuple[Logged, Path]) -> None:
     _, directory = moved
     result = replay("audit", directory)
@@ -95,6 +96,7 @@ def test_the_audit_finds_nothing_wrong_in_moves(replay: Replay, moved: tuple[Log
     assert result.checked >= 10
 
 
+@pytest.mark.nightly
 def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(replay: Replay, tmp_path: Path) -> None:
     """The record takes a broker of a former incarnation in, and completes a reassignment in the same breath."""
     again = Logged(brokers=3)

@@ -52,6 +52,7 @@ def values(result: history.HistoryResult) -> list[tuple[int, str, object, object
     ]
 
 
+@pytest.mark.nightly
 def test_history_of_a_config_key(replay: Replay, tmp_path: Path) -> None:
     log = small()
     first = log.alter_config("orders", "retention.ms", "1", "User:bob")
@@ -69,6 +70,7 @@ def test_history_of_a_config_key(replay: Replay, tmp_path: Path) -> None:
     assert len(everything.changes) == 4
 
 
+@pytest.mark.nightly
 def test_history_of_a_topic_that_was_made_twice(replay: Replay, tmp_path: Path) -> None:
     log = small()
     log.create_topic("other", 1)

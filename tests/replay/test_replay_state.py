@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from conftest import Replay
 from log_history import CLUSTER_ID, LogHistory
+from tiers import in_gate
 
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
@@ -61,7 +62,7 @@ def test_state_hash_at_an_offset(replay: Replay, history: LogHistory, exported: 
     assert result.point.records == offset + 1
 
 
-@pytest.mark.parametrize("partitions", [1, 7, 16])
+@pytest.mark.parametrize("partitions", in_gate((1, 7, 16), (7,)))
 def test_every_number_of_tasks_gives_the_same(
     replay: Replay, history: LogHistory, exported: Path, partitions: int
 ) -> None:
@@ -92,6 +93,7 @@ def test_state_at_a_time(replay: Replay, history: LogHistory, exported: Path) ->
         assert result.point.timestamp_ms == image.timestamp_ms
 
 
+@pytest.mark.nightly
 def test_summary(replay: Replay, history: LogHistory, exported: Path) -> None:
     result = replay("summary", exported)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
@@ -112,7 +114,7 @@ def test_other_histories(replay: Replay, tmp_path: Path, seed: int) -> None:
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("share", in_gate((0.3, 0.7, 1.0), (0.7,)))
 def test_clients_and_their_results(replay: Replay, with_clients: tuple[LogHistory, Path], share: float) -> None:
     history, directory = with_clients
     ends = sorted(history.hashes)

@@ -101,6 +101,7 @@ def test_another_log_or_an_older_export_is_not_read_on(tmp_path: Path) -> None:
         reader(tmp_path / "restored").partitions(position, position)
 
 
+@pytest.mark.nightly
 def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(95).run(300)
     directory, out = tmp_path / "export", tmp_path / "out"

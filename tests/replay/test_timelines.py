@@ -218,6 +218,7 @@ def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, na
     assert found(timeline(rows)) == in_order(expected)
 
 
+@pytest.mark.nightly
 def test_a_history_in_pieces_gives_the_same(rows: DataFrame, log: LogHistory) -> None:
     cut = log.end_offset // 2
     first, second = rows.where(sf.col("offset") < cut), rows.where(sf.col("offset") >= cut)

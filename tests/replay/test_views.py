@@ -113,6 +113,7 @@ def test_a_damaged_file_is_named_before_there_is_a_view(spark: SparkSession, log
         spark.table("bad_records")
 
 
+@pytest.mark.nightly
 def test_the_job_sql(replay: Replay, exported: Path) -> None:
     query = (
         "SELECT offset, type_name, isr_with_epochs, timestamp, body FROM records WHERE partition_id = 0 ORDER BY offset"

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from simulated import simulated
 
 from raftlog import batch
 from raftlog.errors import FatalError
@@ -122,91 +123,81 @@ class World:
         return [node.replica.read(0, node.recorder.high_watermark, 1 << 30) for node in self.nodes]
 
 
-def test_a_proposal_is_on_all_nodes_the_same() -> None:
-    async def main() -> None:
-        world = World()
-        leader = await world.leader()
-        end = leader.propose(3)
-        await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
-        logs = world.logs()
-        assert logs[0] == logs[1] == logs[2]
-        assert batch.scan(logs[0], expect_offset=0).end_offset == end
-        assert not world.network.handler_failures
-
-    run(main())
+@simulated
+async def test_a_proposal_is_on_all_nodes_the_same() -> None:
+    world = World()
+    leader = await world.leader()
+    end = leader.propose(3)
+    await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
+    logs = world.logs()
+    assert logs[0] == logs[1] == logs[2]
+    assert batch.scan(logs[0], expect_offset=0).end_offset == end
+    assert not world.network.handler_failures
 
 
-def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
-    async def main() -> None:
-        world = World()
-        old = await world.leader()
-        end = old.propose(5)
-        await world.until(lambda: old.recorder.high_watermark >= end)
-        old.kill()
-        rest = [n for n in world.nodes if n is not old]
-        started = asyncio.get_running_loop().time()
-        new = await world.until(lambda: next((n for n in rest if n.recorder.leads), None))
-        # The sockets of a dead process close at once: no timeout has to pass.
-        assert asyncio.get_running_loop().time() - started < 0.5
-        end = new.propose(2)
-        await world.until(lambda: new.recorder.high_watermark >= end)
-        old.start()
-        await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
-        logs = world.logs()
-        assert logs[0] == logs[1] == logs[2]
-
-    run(main())
+@simulated
+async def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
+    world = World()
+    old = await world.leader()
+    end = old.propose(5)
+    await world.until(lambda: old.recorder.high_watermark >= end)
+    old.kill()
+    rest = [n for n in world.nodes if n is not old]
+    started = asyncio.get_running_loop().time()
+    new = await world.until(lambda: next((n for n in rest if n.recorder.leads), None))
+    # The sockets of a dead process close at once: no timeout has to pass.
+    assert asyncio.get_running_loop().time() - started < 0.5
+    end = new.propose(2)
+    await world.until(lambda: new.recorder.high_watermark >= end)
+    old.start()
+    await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
+    logs = world.logs()
+    assert logs[0] == logs[1] == logs[2]
 
 
-def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
-    async def main() -> None:
-        world = World()
-        leader = await world.leader()
-        number = leader.replica.request_round()
-        await world.until(lambda: leader.recorder.rounds and leader.recorder.rounds[-1] >= number)
-        world.network.isolate(f"c{leader.id}")
-        late = leader.replica.request_round()
-        assert late > number
-        await world.until(lambda: leader.recorder.lost)
-        assert leader.recorder.rounds[-1] < late
-
-    run(main())
+@simulated
+async def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
+    world = World()
+    leader = await world.leader()
+    number = leader.replica.request_round()
+    await world.until(lambda: leader.recorder.rounds and leader.recorder.rounds[-1] >= number)
+    world.network.isolate(f"c{leader.id}")
+    late = leader.replica.request_round()
+    assert late > number
+    await world.until(lambda: leader.recorder.lost)
+    assert leader.recorder.rounds[-1] < late
 
 
-def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
-    async def main() -> None:
-        world = World()
-        leader = await world.leader()
-        follower = next(n for n in world.nodes if n is not leader)
-        await world.until(lambda: follower.recorder.high_watermark == leader.recorder.high_watermark)
-        follower.disk.fail_next("flush")
-        end = leader.propose()
-        await world.until(lambda: follower.recorder.failure)
-        await world.until(lambda: leader.recorder.high_watermark >= end)
-        described = {
-            v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
-        }
-        assert described[follower.id] < end
-
-    run(main())
+@simulated
+async def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
+    world = World()
+    leader = await world.leader()
+    follower = next(n for n in world.nodes if n is not leader)
+    await world.until(lambda: follower.recorder.high_watermark == leader.recorder.high_watermark)
+    follower.disk.fail_next("flush")
+    end = leader.propose()
+    await world.until(lambda: follower.recorder.failure)
+    await world.until(lambda: leader.recorder.high_watermark >= end)
+    described = {
+        v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
+    }
+    assert described[follower.id] < end
 
 
-def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
-    async def main() -> None:
-        world = World()
-        leader = await world.leader()
-        seen: list[BaseException] = []
+@simulated
+async def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
+    world = World()
+    leader = await world.leader()
+    seen: list[BaseException] = []
 
-        def committed(high_watermark: int) -> None:
-            with pytest.raises(AssertionError):
-                leader.replica.request_round()
-            seen.append(AssertionError())
+    def committed(high_watermark: int) -> None:
+        with pytest.raises(AssertionError):
+            leader.replica.request_round()
+        seen.append(AssertionError())
 
-        leader.recorder.committed = committed  # type: ignore[method-assign]
-        leader.propose()
-        await world.until(lambda: seen)
-
-    run(main())
+    leader.recorder.committed = committed  # type: ignore[method-assign]
+    leader.propose()
+    await world.until(lambda: seen)
 
 
 def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,24 +226,21 @@ def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("disk_hangs", [True, False])
-def test_a_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
+@simulated
+async def test_a_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
     disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is late is the flush's report: of a disk that hangs, or of one that was done long ago."""
-
-    async def main() -> None:
-        world = World()
-        leader = await world.leader()
-        epoch = leader.recorder.leads
-        if not disk_hangs:
-            monkeypatch.setattr(type(leader.store), "busy_s", 0.0)
-        leader.disk.hang()
-        leader.propose()
-        await asyncio.sleep(4.0)
-        assert (leader.replica.core.role != "leader") is disk_hangs
-        leader.disk.resume()
-        await world.leader()
-        assert leader.recorder.failure is None
-        assert (max(node.replica.core.epoch for node in world.nodes) > epoch) is disk_hangs
-
-    run(main())
+    world = World()
+    leader = await world.leader()
+    epoch = leader.recorder.leads
+    if not disk_hangs:
+        monkeypatch.setattr(type(leader.store), "busy_s", 0.0)
+    leader.disk.hang()
+    leader.propose()
+    await asyncio.sleep(4.0)
+    assert (leader.replica.core.role != "leader") is disk_hangs
+    leader.disk.resume()
+    await world.leader()
+    assert leader.recorder.failure is None
+    assert (max(node.replica.core.epoch for node in world.nodes) > epoch) is disk_hangs

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from simulated import simulated
 
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -118,40 +119,36 @@ class Shell:
         acceptor.received(link, [pb.QuorumMessage(correlation_id=9, vote_request=request)])
 
 
-def test_a_vote_leaves_only_when_it_is_durable() -> None:
-    async def main() -> None:
-        shell = Shell()
-        link = FakeLink()
-        shell.ask(link, epoch=5)
-        assert shell.votes
-        assert shell.votes[-1][0].voted_id == 2
+@simulated
+async def test_a_vote_leaves_only_when_it_is_durable() -> None:
+    shell = Shell()
+    link = FakeLink()
+    shell.ask(link, epoch=5)
+    assert shell.votes
+    assert shell.votes[-1][0].voted_id == 2
+    assert link.sent == []
+    while shell.votes:
         assert link.sent == []
-        while shell.votes:
-            assert link.sent == []
-            shell.persist()
-        [message] = link.sent
-        assert message.correlation_id == 9
-        assert message.vote_response.vote_granted
-
-    run(main())
-
-
-def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
-    async def main() -> None:
-        shell = Shell()
-        first, second = FakeLink(), FakeLink()
-        shell.ask(first, epoch=5)
-        shell.ask(second, epoch=6, candidate=3)
-        assert len(shell.votes) == 1, "one write at a time"
         shell.persist()
-        assert second.sent == []
-        while shell.votes:
-            shell.persist()
-        assert first.sent[0].vote_response.vote_granted
-        assert second.sent[0].vote_response.vote_granted
-        assert second.sent[0].vote_response.leader_epoch == 6
+    [message] = link.sent
+    assert message.correlation_id == 9
+    assert message.vote_response.vote_granted
 
-    run(main())
+
+@simulated
+async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
+    shell = Shell()
+    first, second = FakeLink(), FakeLink()
+    shell.ask(first, epoch=5)
+    shell.ask(second, epoch=6, candidate=3)
+    assert len(shell.votes) == 1, "one write at a time"
+    shell.persist()
+    assert second.sent == []
+    while shell.votes:
+        shell.persist()
+    assert first.sent[0].vote_response.vote_granted
+    assert second.sent[0].vote_response.vote_granted
+    assert second.sent[0].vote_response.leader_epoch == 6
 
 
 def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
@@ -187,79 +184,68 @@ def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written
     run(main())
 
 
-def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
-    async def main() -> None:
-        from raftlog.errors import StorageError
+@simulated
+async def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
+    from raftlog.errors import StorageError
 
-        shell = Shell()
-        link = FakeLink()
-        shell.ask(link, epoch=5)
-        _, done = shell.votes.pop(0)
-        done(StorageError("no"))
-        shell.ask(link, epoch=7)
-        assert link.sent == []
-        assert [name for name, _ in shell.replica._listener.calls][-1] == "failed"
-
-    run(main())
+    shell = Shell()
+    link = FakeLink()
+    shell.ask(link, epoch=5)
+    _, done = shell.votes.pop(0)
+    done(StorageError("no"))
+    shell.ask(link, epoch=7)
+    assert link.sent == []
+    assert [name for name, _ in shell.replica._listener.calls][-1] == "failed"
 
 
-def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
-    async def main() -> None:
-        shell = Shell()
-        heard: list[tuple[int, int]] = []
-        shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign]
-        unanswered: list[int] = []
-        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
-        dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
-        old = dialer.open()
-        shell.replica._peers[2].send_fetch(41, pb.FetchRequest())
-        assert [message.correlation_id for message in old.sent] == [41]
-        dialer.lose()
-        assert unanswered == [41]
-        new = dialer.open()
-        shell.replica._peers[2].send_fetch(42, pb.FetchRequest())
-        dialer.handler.received(new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)])
-        dialer.handler.received(new, [pb.FetchResponse(correlation_id=42)])
-        assert heard == [(2, 42)]
-
-    run(main())
+@simulated
+async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
+    shell = Shell()
+    heard: list[tuple[int, int]] = []
+    shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign]
+    unanswered: list[int] = []
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
+    old = dialer.open()
+    shell.replica._peers[2].send_fetch(41, pb.FetchRequest())
+    assert [message.correlation_id for message in old.sent] == [41]
+    dialer.lose()
+    assert unanswered == [41]
+    new = dialer.open()
+    shell.replica._peers[2].send_fetch(42, pb.FetchRequest())
+    dialer.handler.received(new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)])
+    dialer.handler.received(new, [pb.FetchResponse(correlation_id=42)])
+    assert heard == [(2, 42)]
 
 
-def test_an_empty_answer_is_none() -> None:
+@simulated
+async def test_an_empty_answer_is_none() -> None:
     """An exception in here would end the link's task, and with it every election that needs this peer."""
-
-    async def main() -> None:
-        shell = Shell()
-        unanswered: list[int] = []
-        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
-        dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
-        link = dialer.open()
-        shell.replica._peers[2].send(41, pb.VoteRequest())
-        unanswered.clear()
-        dialer.handler.received(link, [pb.QuorumMessage(correlation_id=41)])
-        assert unanswered == [41]
-
-    run(main())
+    shell = Shell()
+    unanswered: list[int] = []
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+    link = dialer.open()
+    shell.replica._peers[2].send(41, pb.VoteRequest())
+    unanswered.clear()
+    dialer.handler.received(link, [pb.QuorumMessage(correlation_id=41)])
+    assert unanswered == [41]
 
 
-def test_a_request_without_a_link_fails_at_once() -> None:
-    async def main() -> None:
-        shell = Shell()
-        unanswered: list[int] = []
-        shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
-        shell.replica._peers[3].send(7, pb.EndQuorumEpochRequest())
-        assert unanswered == [7]
-
-    run(main())
+@simulated
+async def test_a_request_without_a_link_fails_at_once() -> None:
+    shell = Shell()
+    unanswered: list[int] = []
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    shell.replica._peers[3].send(7, pb.EndQuorumEpochRequest())
+    assert unanswered == [7]
 
 
-def test_timestamps_never_go_back_though_the_clock_does() -> None:
-    async def main() -> None:
-        times = iter([5000, 4000, 6000])
-        shell = Shell(lambda: next(times))
-        assert [shell.replica.next_timestamp_ms() for _ in range(3)] == [5000, 5000, 6000]
-
-    run(main())
+@simulated
+async def test_timestamps_never_go_back_though_the_clock_does() -> None:
+    times = iter([5000, 4000, 6000])
+    shell = Shell(lambda: next(times))
+    assert [shell.replica.next_timestamp_ms() for _ in range(3)] == [5000, 5000, 6000]
 
 
 def test_what_is_no_request_is_counted_and_dropped() -> None:
@@ -271,104 +257,95 @@ def test_what_is_no_request_is_counted_and_dropped() -> None:
     assert link.unknown == ["vote_response as a request of the quorum", "no body as a request of the quorum"]
 
 
-def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
-    async def main() -> None:
-        from raftlog import batch
+@simulated
+async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
+    from raftlog import batch
 
-        shell = Shell()
-        replica = shell.replica
-        first = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=0, epoch=1, timestamp_ms=1)
-        second = batch.encode([batch.RecordData(20, 0, b"b")], base_offset=1, epoch=1, timestamp_ms=1)
-        shell.store.append(first, 0, 1)
-        # As after a restart: the first is only on disk, the second only in memory.
-        replica._tail.reset(1)
-        span = events.LogSpan(1, 2, ((1, 1),), second)
-        replica._append(events.Append(span))
-        assert replica.read(0, 2, 1 << 20) == first
-        assert replica.read(1, 2, 1 << 20) == second
-
-    run(main())
+    shell = Shell()
+    replica = shell.replica
+    first = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=0, epoch=1, timestamp_ms=1)
+    second = batch.encode([batch.RecordData(20, 0, b"b")], base_offset=1, epoch=1, timestamp_ms=1)
+    shell.store.append(first, 0, 1)
+    # As after a restart: the first is only on disk, the second only in memory.
+    replica._tail.reset(1)
+    span = events.LogSpan(1, 2, ((1, 1),), second)
+    replica._append(events.Append(span))
+    assert replica.read(0, 2, 1 << 20) == first
+    assert replica.read(1, 2, 1 << 20) == second
 
 
-def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
-    async def main() -> None:
-        shell = Shell()
-        answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
-        gone: list[int] = []
-        shell.replica.gone = gone.append  # type: ignore[method-assign]
+@simulated
+async def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
+    shell = Shell()
+    answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
+    gone: list[int] = []
+    shell.replica.gone = gone.append  # type: ignore[method-assign]
 
-        async def probe(address: str, timeout_s: float) -> Probe:
-            return answers.pop(0)
+    async def probe(address: str, timeout_s: float) -> Probe:
+        return answers.pop(0)
 
-        shell.transport.probe = probe  # type: ignore[method-assign]
-        dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+    shell.transport.probe = probe  # type: ignore[method-assign]
+    dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+    dialer.open()
+    dialer.lose()
+    await asyncio.sleep(1)
+    assert gone == [2]
+    assert answers == []
+
+
+@simulated
+async def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
+    shell = Shell()
+    probes: list[str] = []
+
+    async def probe(address: str, timeout_s: float) -> Probe:
+        probes.append(address)
+        return Probe.ACCEPTED
+
+    shell.transport.probe = probe  # type: ignore[method-assign]
+    control = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+    replication = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
+    for dialer in (control, replication):
         dialer.open()
-        dialer.lose()
-        await asyncio.sleep(1)
-        assert gone == [2]
-        assert answers == []
-
-    run(main())
-
-
-def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
-    async def main() -> None:
-        shell = Shell()
-        probes: list[str] = []
-
-        async def probe(address: str, timeout_s: float) -> Probe:
-            probes.append(address)
-            return Probe.ACCEPTED
-
-        shell.transport.probe = probe  # type: ignore[method-assign]
-        control = shell.transport.dialers["c2:9093", Conversation.QUORUM]
-        replication = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
-        for dialer in (control, replication):
-            dialer.open()
-        control.lose()
-        await asyncio.sleep(0.05)
-        assert len(probes) > 1
-        control.open()
-        await asyncio.sleep(0.05)
-        probes.clear()
-        await asyncio.sleep(1)
-        assert probes == []
-
-    run(main())
+    control.lose()
+    await asyncio.sleep(0.05)
+    assert len(probes) > 1
+    control.open()
+    await asyncio.sleep(0.05)
+    probes.clear()
+    await asyncio.sleep(1)
+    assert probes == []
 
 
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
-def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
+@simulated
+async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
     """A process that lives on behind a state machine that does not looks well from outside: no election, no answer, /livez ok."""
+    shell = Shell()
+    link = FakeLink()
 
-    async def main() -> None:
-        shell = Shell()
-        link = FakeLink()
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("out of range")
 
-        def broken(*_: Any, **__: Any) -> Any:
-            raise ValueError("out of range")
-
-        if where == "disk turn":
-            shell.replica._write_and_flush = broken  # type: ignore[method-assign]
-            shell.replica._disk_turn()
-        elif where == "held reply":
+    if where == "disk turn":
+        shell.replica._write_and_flush = broken  # type: ignore[method-assign]
+        shell.replica._disk_turn()
+    elif where == "held reply":
+        shell.ask(link, epoch=5)
+        link.send = broken  # type: ignore[method-assign]
+        shell.persist()
+    else:
+        shell.replica.core._node.admit = broken
+        shell.replica.core._node.become_prospective = broken
+        if where == "request":
             shell.ask(link, epoch=5)
-            link.send = broken  # type: ignore[method-assign]
-            shell.persist()
         else:
-            shell.replica.core._node.admit = broken
-            shell.replica.core._node.become_prospective = broken
-            if where == "request":
-                shell.ask(link, epoch=5)
-            else:
-                await asyncio.sleep(3)
-        failures = [arguments for name, arguments in shell.replica._listener.calls if name == "failed"]
-        assert [str(error) for (error,) in failures] == ["a defect: ValueError: out of range"]
-        sent = len(link.sent)
-        shell.ask(link, epoch=9)
-        assert len(link.sent) == sent, "and not another word"
-
-    run(main())
+            await asyncio.sleep(3)
+    failures = [arguments for name, arguments in shell.replica._listener.calls if name == "failed"]
+    assert [str(error) for (error,) in failures] == ["a defect: ValueError: out of range"]
+    sent = len(link.sent)
+    shell.ask(link, epoch=9)
+    assert len(link.sent) == sent, "and not another word"
 
 
 def test_what_is_refused_is_counted_and_said_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

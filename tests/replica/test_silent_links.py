@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from simulated import simulated
 from test_shell_rules import FakeDialer, FakeLink
 
 from raftlog.replica.peers import Peer, PeerObserver
 from raftlog.replica.silence import LONGEST, Silence
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.twins.loop import run
 
 
 class ClosingDialer(FakeDialer):
@@ -89,138 +89,121 @@ class Stage:
 
 
 @pytest.mark.parametrize("conversation", [Conversation.QUORUM, Conversation.REPLICATION])
-def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) -> None:
-    async def main() -> None:
-        stage = Stage(conversation)
-        stage.ask(7)
-        await asyncio.sleep(0.9)
-        assert len(stage.dialers) == 1
-        await asyncio.sleep(0.2)
-        silent, other = stage.dialers
-        old = silent.link
-        assert stage.observed.said == [], "the old link stays until there is another one"
-        other.open()
-        assert silent.closed
-        assert stage.observed.said == [("unanswered", 7), *[("connected", 2)] * (conversation is Conversation.QUORUM)]
-        stage.observed.said.clear()
-        stage.ask(8)
-        await asyncio.sleep(0.1)
-        assert stage.transport.probes == 0, "that a link was replaced is no sign that the process is gone"
-        stage.answer(other, old, 8)
-        assert stage.observed.said == [], "an answer on the link that was replaced"
-        stage.answer(other, other.link, 8)
-        assert stage.observed.said == [("answered", 8)]
-        await asyncio.sleep(60)
-        assert len(stage.dialers) == 2
-
-    run(main())
+@simulated
+async def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) -> None:
+    stage = Stage(conversation)
+    stage.ask(7)
+    await asyncio.sleep(0.9)
+    assert len(stage.dialers) == 1
+    await asyncio.sleep(0.2)
+    silent, other = stage.dialers
+    old = silent.link
+    assert stage.observed.said == [], "the old link stays until there is another one"
+    other.open()
+    assert silent.closed
+    assert stage.observed.said == [("unanswered", 7), *[("connected", 2)] * (conversation is Conversation.QUORUM)]
+    stage.observed.said.clear()
+    stage.ask(8)
+    await asyncio.sleep(0.1)
+    assert stage.transport.probes == 0, "that a link was replaced is no sign that the process is gone"
+    stage.answer(other, old, 8)
+    assert stage.observed.said == [], "an answer on the link that was replaced"
+    stage.answer(other, other.link, 8)
+    assert stage.observed.said == [("answered", 8)]
+    await asyncio.sleep(60)
+    assert len(stage.dialers) == 2
 
 
-def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
+@simulated
+async def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
     """A peer that was cut off or asleep: nothing is lost by that, and its link need not be made anew."""
-
-    async def main() -> None:
-        stage = Stage()
-        stage.ask(7)
-        await asyncio.sleep(1.1)
-        slow, other = stage.dialers
-        stage.answer(slow, slow.link, 7)
-        assert stage.observed.said == [("answered", 7)]
-        assert other.closed
-        assert not slow.closed
-        await asyncio.sleep(60)
-        assert len(stage.dialers) == 2
-
-    run(main())
+    stage = Stage()
+    stage.ask(7)
+    await asyncio.sleep(1.1)
+    slow, other = stage.dialers
+    stage.answer(slow, slow.link, 7)
+    assert stage.observed.said == [("answered", 7)]
+    assert other.closed
+    assert not slow.closed
+    await asyncio.sleep(60)
+    assert len(stage.dialers) == 2
 
 
-def test_a_slow_link_is_not_dialed_again_and_again() -> None:
-    async def main() -> None:
-        stage = Stage()
-        for number in range(50):
-            dialer = stage.dialers[-1] if len(stage.dialers) > 1 and not stage.dialers[-1].closed else stage.dialers[0]
-            stage.ask(number)
-            await asyncio.sleep(1.5)
-            stage.answer(dialer, dialer.link, number)
-        assert len(stage.dialers) == 2
-        assert stage.observed.said == [("answered", number) for number in range(50)]
-
-    run(main())
+@simulated
+async def test_a_slow_link_is_not_dialed_again_and_again() -> None:
+    stage = Stage()
+    for number in range(50):
+        dialer = stage.dialers[-1] if len(stage.dialers) > 1 and not stage.dialers[-1].closed else stage.dialers[0]
+        stage.ask(number)
+        await asyncio.sleep(1.5)
+        stage.answer(dialer, dialer.link, number)
+    assert len(stage.dialers) == 2
+    assert stage.observed.said == [("answered", number) for number in range(50)]
 
 
-def test_a_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -> None:
-    async def main() -> None:
-        stage = Stage()
-        for number in range(600):
-            stage.ask(number)
-            if stage.dialers[-1].link is None:
-                stage.dialers[-1].open()
-            await asyncio.sleep(0.1)
-        # After 1, 2, 4 and 8 seconds, then every 8.
-        assert 8 <= len(stage.dialers) <= 12
-
-    run(main())
+@simulated
+async def test_a_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -> None:
+    stage = Stage()
+    for number in range(600):
+        stage.ask(number)
+        if stage.dialers[-1].link is None:
+            stage.dialers[-1].open()
+        await asyncio.sleep(0.1)
+    # After 1, 2, 4 and 8 seconds, then every 8.
+    assert 8 <= len(stage.dialers) <= 12
 
 
-def test_a_link_on_which_nothing_is_asked_may_say_nothing() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.ask(7)
-        stage.answer(stage.dialers[0], stage.dialers[0].link, 7)
-        await asyncio.sleep(600)
-        assert len(stage.dialers) == 1
-
-    run(main())
+@simulated
+async def test_a_link_on_which_nothing_is_asked_may_say_nothing() -> None:
+    stage = Stage()
+    stage.ask(7)
+    stage.answer(stage.dialers[0], stage.dialers[0].link, 7)
+    await asyncio.sleep(600)
+    assert len(stage.dialers) == 1
 
 
-def test_when_the_silent_link_breaks_the_other_attempt_is_given_up() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.ask(7)
-        await asyncio.sleep(1.1)
-        silent, other = stage.dialers
-        silent.lose()
-        assert other.closed
-        assert stage.observed.said == [("unanswered", 7)]
-        silent.open()
-        stage.ask(8)
-        stage.answer(silent, silent.link, 8)
-        assert stage.observed.said[-1] == ("answered", 8)
-
-    run(main())
+@simulated
+async def test_when_the_silent_link_breaks_the_other_attempt_is_given_up() -> None:
+    stage = Stage()
+    stage.ask(7)
+    await asyncio.sleep(1.1)
+    silent, other = stage.dialers
+    silent.lose()
+    assert other.closed
+    assert stage.observed.said == [("unanswered", 7)]
+    silent.open()
+    stage.ask(8)
+    stage.answer(silent, silent.link, 8)
+    assert stage.observed.said[-1] == ("answered", 8)
 
 
-def test_hanging_up_ends_both_and_watches_no_more() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.ask(7)
-        await asyncio.sleep(1.1)
-        stage.peer.close()
-        await asyncio.sleep(60)
-        assert [dialer.closed for dialer in stage.dialers] == [True, True]
-        assert stage.observed.said == [("unanswered", 7)]
-
-    run(main())
+@simulated
+async def test_hanging_up_ends_both_and_watches_no_more() -> None:
+    stage = Stage()
+    stage.ask(7)
+    await asyncio.sleep(1.1)
+    stage.peer.close()
+    await asyncio.sleep(60)
+    assert [dialer.closed for dialer in stage.dialers] == [True, True]
+    assert stage.observed.said == [("unanswered", 7)]
 
 
-def test_patience_is_twice_what_an_answer_took_within_its_bounds() -> None:
-    async def main() -> None:
-        ended: list[float] = []
-        loop = asyncio.get_running_loop()
-        silence = Silence(1.0, lambda: ended.append(loop.time()))
-        for took_s, patience_s in ((0.1, 1.0), (0.9, 1.8), (1.5, 3.0), (0.01, 1.0), (30.0, LONGEST)):
-            silence.asked()
-            await asyncio.sleep(took_s)
-            silence.heard()
-            ended.clear()
-            begun = loop.time()
-            silence.asked()
-            await asyncio.sleep(patience_s + 0.01)
-            assert ended == [pytest.approx(begun + patience_s)]
-            silence.heard()
-            # Back to what it was.
-            silence.asked()
-            silence.heard()
-        silence.close()
-
-    run(main())
+@simulated
+async def test_patience_is_twice_what_an_answer_took_within_its_bounds() -> None:
+    ended: list[float] = []
+    loop = asyncio.get_running_loop()
+    silence = Silence(1.0, lambda: ended.append(loop.time()))
+    for took_s, patience_s in ((0.1, 1.0), (0.9, 1.8), (1.5, 3.0), (0.01, 1.0), (30.0, LONGEST)):
+        silence.asked()
+        await asyncio.sleep(took_s)
+        silence.heard()
+        ended.clear()
+        begun = loop.time()
+        silence.asked()
+        await asyncio.sleep(patience_s + 0.01)
+        assert ended == [pytest.approx(begun + patience_s)]
+        silence.heard()
+        # Back to what it was.
+        silence.asked()
+        silence.heard()
+    silence.close()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from simulated import simulated
 from test_shell_rules import Shell
 
 from raftlog import batch
@@ -16,7 +17,6 @@ from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.twins.loop import run
 
 VOTERS = (Voter(1, "c1:9093", "dir-1"), Voter(7, "c7:9093", "dir-7"))
 ID = SnapshotId(40, 3)
@@ -56,61 +56,54 @@ class Stage(Shell):
         return any(name == "failed" for name, _ in self.replica._listener.calls)
 
 
-def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.append(3)
-        stage.fetch(content())
-        assert stage.replica.log_end_offset == 3, "not before it is durable"
-        await asyncio.sleep(1)
-        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
-        replica = stage.replica
-        assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots) == (40, 40, (ID,))
-        assert (replica.last_timestamp_ms, replica.generation) == (5000, 3)
-        stage.append(1)
-        assert len(replica.read(40, 41, 100)) > 0
-
-    run(main())
+@simulated
+async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
+    stage = Stage()
+    stage.append(3)
+    stage.fetch(content())
+    assert stage.replica.log_end_offset == 3, "not before it is durable"
+    await asyncio.sleep(1)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+    replica = stage.replica
+    assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots) == (40, 40, (ID,))
+    assert (replica.last_timestamp_ms, replica.generation) == (5000, 3)
+    stage.append(1)
+    assert len(replica.read(40, 41, 100)) > 0
 
 
-def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_here() -> None:
+@simulated
+async def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_here() -> None:
     """The disk of one that joins later was formatted without it."""
-
-    async def main() -> None:
-        replica = Stage().replica
-        assert replica.generation == 0
-        chunk = beginning_chunk(pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
-        steps: list[ev.Event] = []
-        replica._step = steps.append  # type: ignore[method-assign]
-        replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
-        [event] = steps
-        assert isinstance(event, ev.ResponseReceived)
-        assert event.span is not None
-        assert event.span.generation == 2
-        assert replica.generation == 0, "not before it is appended"
-        replica._append(ev.Append(event.span))
-        assert replica.generation == 2
-
-    run(main())
+    replica = Stage().replica
+    assert replica.generation == 0
+    chunk = beginning_chunk(pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
+    steps: list[ev.Event] = []
+    replica._step = steps.append  # type: ignore[method-assign]
+    replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
+    [event] = steps
+    assert isinstance(event, ev.ResponseReceived)
+    assert event.span is not None
+    assert event.span.generation == 2
+    assert replica.generation == 0, "not before it is appended"
+    replica._append(ev.Append(event.span))
+    assert replica.generation == 2
 
 
-def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.append(3)
-        data = bytearray(content())
-        data[len(data) // 3] ^= 1
-        stage.fetch(bytes(data))
-        await asyncio.sleep(1)
-        [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
-        assert (event.snapshot_id, event.voters) == (ID, ())
-        assert event.error
-        assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
-        stage.fetch(content())
-        await asyncio.sleep(1)
-        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
-
-    run(main())
+@simulated
+async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
+    stage = Stage()
+    stage.append(3)
+    data = bytearray(content())
+    data[len(data) // 3] ^= 1
+    stage.fetch(bytes(data))
+    await asyncio.sleep(1)
+    [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
+    assert (event.snapshot_id, event.voters) == (ID, ())
+    assert event.error
+    assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+    stage.fetch(content())
+    await asyncio.sleep(1)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
 
 
 @pytest.mark.parametrize(
@@ -121,20 +114,18 @@ def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
     ],
     ids=["of another cluster", "with impossible voters"],
 )
-def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(sent: bytes, why: str) -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.append(3)
-        stage.fetch(sent)
-        await asyncio.sleep(1)
-        [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
-        assert why in event.error
-        assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
-        stage.fetch(content())
-        await asyncio.sleep(1)
-        assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
-
-    run(main())
+@simulated
+async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(sent: bytes, why: str) -> None:
+    stage = Stage()
+    stage.append(3)
+    stage.fetch(sent)
+    await asyncio.sleep(1)
+    [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
+    assert why in event.error
+    assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+    stage.fetch(content())
+    await asyncio.sleep(1)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
 
 
 def own(offset: int) -> tuple[SnapshotHeader, Any]:
@@ -143,68 +134,62 @@ def own(offset: int) -> tuple[SnapshotHeader, Any]:
     return header, pieces(image, header)
 
 
-def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_who_asked() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.append(10)
-        told: list[tuple[SnapshotId, int]] = []
-        stage.replica.write_snapshot(*own(7), lambda id_, size: told.append((id_, size)))
-        assert stage.replica.snapshots == ()
-        await asyncio.sleep(1)
-        snapshot_id = SnapshotId(8, 1)
-        assert ev.SnapshotFrozen(snapshot_id) in stage.events
-        assert stage.replica.snapshots == (snapshot_id,)
-        assert told == [(snapshot_id, stage.replica.snapshot_size(snapshot_id))]
-
-    run(main())
+@simulated
+async def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_who_asked() -> None:
+    stage = Stage()
+    stage.append(10)
+    told: list[tuple[SnapshotId, int]] = []
+    stage.replica.write_snapshot(*own(7), lambda id_, size: told.append((id_, size)))
+    assert stage.replica.snapshots == ()
+    await asyncio.sleep(1)
+    snapshot_id = SnapshotId(8, 1)
+    assert ev.SnapshotFrozen(snapshot_id) in stage.events
+    assert stage.replica.snapshots == (snapshot_id,)
+    assert told == [(snapshot_id, stage.replica.snapshot_size(snapshot_id))]
 
 
-def test_an_installed_snapshot_ends_the_one_being_written() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.append(10)
-        header, made = own(7)
-        told: list[SnapshotId] = []
+@simulated
+async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
+    stage = Stage()
+    stage.append(10)
+    header, made = own(7)
+    told: list[SnapshotId] = []
 
-        def slowly():
-            yield from made
-            for _ in range(10_000):
-                yield b""
+    def slowly():
+        yield from made
+        for _ in range(10_000):
+            yield b""
 
-        stage.replica.write_snapshot(header, slowly(), lambda id_, _: told.append(id_))
-        await asyncio.sleep(0.1)
-        stage.fetch(content())
-        await asyncio.sleep(60)
-        assert stage.replica.snapshots == (ID,)
-        assert told == []
-        assert not any(isinstance(event, ev.SnapshotFrozen) for event in stage.events)
-        # And another one can be written.
-        stage.append(3)
-        stage.replica.write_snapshot(*own(41), lambda id_, _: told.append(id_))
-        await asyncio.sleep(1)
-        assert told == [SnapshotId(42, 1)]
-
-    run(main())
+    stage.replica.write_snapshot(header, slowly(), lambda id_, _: told.append(id_))
+    await asyncio.sleep(0.1)
+    stage.fetch(content())
+    await asyncio.sleep(60)
+    assert stage.replica.snapshots == (ID,)
+    assert told == []
+    assert not any(isinstance(event, ev.SnapshotFrozen) for event in stage.events)
+    # And another one can be written.
+    stage.append(3)
+    stage.replica.write_snapshot(*own(41), lambda id_, _: told.append(id_))
+    await asyncio.sleep(1)
+    assert told == [SnapshotId(42, 1)]
 
 
-def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> None:
-    async def main() -> None:
-        stage = Stage()
-        replica = stage.replica
-        stage.append(10)
-        replica.write_snapshot(*own(7), lambda *_: None)
-        durable = replica._durable_end_offset
-        replica._durable_end_offset = 7
-        await asyncio.sleep(1)
-        snapshot_id = SnapshotId(8, 1)
-        replica._durable_end_offset = 7
-        assert not replica.advance_log_start(snapshot_id)
-        assert (replica.log_start_offset, len(replica.read(0, 1, 100)) > 0) == (0, True)
-        replica._durable_end_offset = max(durable, 10)
-        assert replica.advance_log_start(snapshot_id)
-        assert stage.events[-1] == ev.LogStartAdvanced(snapshot_id)
-        assert replica.log_start_offset == 8
-        assert replica._tail.read(7, 10, 1000) is None
-        assert [header.base_offset for header in batch.headers(replica.read(8, 10, 1000))] == [8, 9]
-
-    run(main())
+@simulated
+async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> None:
+    stage = Stage()
+    replica = stage.replica
+    stage.append(10)
+    replica.write_snapshot(*own(7), lambda *_: None)
+    durable = replica._durable_end_offset
+    replica._durable_end_offset = 7
+    await asyncio.sleep(1)
+    snapshot_id = SnapshotId(8, 1)
+    replica._durable_end_offset = 7
+    assert not replica.advance_log_start(snapshot_id)
+    assert (replica.log_start_offset, len(replica.read(0, 1, 100)) > 0) == (0, True)
+    replica._durable_end_offset = max(durable, 10)
+    assert replica.advance_log_start(snapshot_id)
+    assert stage.events[-1] == ev.LogStartAdvanced(snapshot_id)
+    assert replica.log_start_offset == 8
+    assert replica._tail.read(7, 10, 1000) is None
+    assert [header.base_offset for header in batch.headers(replica.read(8, 10, 1000))] == [8, 9]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from simulated import simulated
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
@@ -14,7 +15,6 @@ from raftlog.replica import snapshots
 from raftlog.replica.snapshots import SnapshotWriter, fill
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.twins.loop import run
 
 HEADER = SnapshotHeader("c", 0, 8, 3, 1)
 ID = SnapshotId(8, 3)
@@ -58,92 +58,82 @@ def start(store: Any, pieces: Iterator[bytes], done: Any) -> SnapshotWriter:
     return SnapshotWriter(store, HEADER, pieces, done)
 
 
-def test_between_two_slices_the_loop_is_everybody_elses() -> None:
-    async def main() -> None:
-        store, done = Store(), Outcome()
-        loop = asyncio.get_running_loop()
-        others = 0
-        at: list[tuple[int, float]] = []
+@simulated
+async def test_between_two_slices_the_loop_is_everybody_elses() -> None:
+    store, done = Store(), Outcome()
+    loop = asyncio.get_running_loop()
+    others = 0
+    at: list[tuple[int, float]] = []
 
-        async def everybody_else() -> None:
-            nonlocal others
-            while not store.frozen:
-                others += 1
-                await asyncio.sleep(0.0005)
+    async def everybody_else() -> None:
+        nonlocal others
+        while not store.frozen:
+            others += 1
+            await asyncio.sleep(0.0005)
 
-        def pieces() -> Iterator[bytes]:
-            for number in range(200):
-                at.append((others, loop.time()))
-                yield b"" if number % 3 else b"x" * number
+    def pieces() -> Iterator[bytes]:
+        for number in range(200):
+            at.append((others, loop.time()))
+            yield b"" if number % 3 else b"x" * number
 
-        busy = asyncio.ensure_future(everybody_else())
-        start(store, pieces(), done)
-        await busy
-        assert len(at) == 200
-        for (before, then), (after, now) in itertools.pairwise(at):
-            assert after >= before + 2, "two slices with hardly a turn of the loop between them"
-            assert now - then >= snapshots.PAUSE_S * 0.99
-        assert b"".join(store.parts) == b"".join(b"x" * n for n in range(200) if n % 3 == 0)
-        assert done.heard == []
-        store.frozen[0](None)
-        assert done.heard == [None]
-
-    run(main())
+    busy = asyncio.ensure_future(everybody_else())
+    start(store, pieces(), done)
+    await busy
+    assert len(at) == 200
+    for (before, then), (after, now) in itertools.pairwise(at):
+        assert after >= before + 2, "two slices with hardly a turn of the loop between them"
+        assert now - then >= snapshots.PAUSE_S * 0.99
+    assert b"".join(store.parts) == b"".join(b"x" * n for n in range(200) if n % 3 == 0)
+    assert done.heard == []
+    store.frozen[0](None)
+    assert done.heard == [None]
 
 
-def test_an_error_of_the_disk_ends_it() -> None:
-    async def main() -> None:
-        store, done = Store(), Outcome()
-        store.failure = StorageError("no")
-        start(store, iter([b"a", b"b"]), done)
-        await asyncio.sleep(1)
-        assert done.heard == [store.failure]
-        assert store.frozen == []
-
-    run(main())
+@simulated
+async def test_an_error_of_the_disk_ends_it() -> None:
+    store, done = Store(), Outcome()
+    store.failure = StorageError("no")
+    start(store, iter([b"a", b"b"]), done)
+    await asyncio.sleep(1)
+    assert done.heard == [store.failure]
+    assert store.frozen == []
 
 
 @pytest.mark.parametrize("error", [FatalError("the hash"), KeyError("a defect")])
-def test_a_state_that_cannot_be_written_is_never_frozen(error: Exception) -> None:
-    async def main() -> None:
-        def pieces() -> Iterator[bytes]:
-            yield b"a"
-            raise error
+@simulated
+async def test_a_state_that_cannot_be_written_is_never_frozen(error: Exception) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"a"
+        raise error
 
-        store, done = Store(), Outcome()
-        start(store, pieces(), done)
-        await asyncio.sleep(1)
-        assert store.frozen == []
-        [heard] = done.heard
-        assert isinstance(heard, FatalError)
-
-    run(main())
+    store, done = Store(), Outcome()
+    start(store, pieces(), done)
+    await asyncio.sleep(1)
+    assert store.frozen == []
+    [heard] = done.heard
+    assert isinstance(heard, FatalError)
 
 
-def test_given_up_it_drops_what_it_wrote_and_says_nothing() -> None:
-    async def main() -> None:
-        store, done = Store(), Outcome()
-        writer = start(store, iter([b"a"] * 100), done)
-        await asyncio.sleep(0.01)
-        writer.cancel()
-        written = len(store.parts)
-        assert 0 < written < 100
-        await asyncio.sleep(1)
-        assert (len(store.parts), store.dropped, store.frozen, done.heard) == (written, [ID], [], [])
-
-    run(main())
+@simulated
+async def test_given_up_it_drops_what_it_wrote_and_says_nothing() -> None:
+    store, done = Store(), Outcome()
+    writer = start(store, iter([b"a"] * 100), done)
+    await asyncio.sleep(0.01)
+    writer.cancel()
+    written = len(store.parts)
+    assert 0 < written < 100
+    await asyncio.sleep(1)
+    assert (len(store.parts), store.dropped, store.frozen, done.heard) == (written, [ID], [], [])
 
 
-def test_given_up_while_it_is_made_durable_it_says_nothing() -> None:
-    async def main() -> None:
-        store, done = Store(), Outcome()
-        writer = start(store, iter([b"a"]), done)
-        await asyncio.sleep(1)
-        writer.cancel()
-        store.frozen[0](CorruptLogError("late"))
-        assert (done.heard, store.dropped) == ([], [])
-
-    run(main())
+@simulated
+async def test_given_up_while_it_is_made_durable_it_says_nothing() -> None:
+    store, done = Store(), Outcome()
+    writer = start(store, iter([b"a"]), done)
+    await asyncio.sleep(1)
+    writer.cancel()
+    store.frozen[0](CorruptLogError("late"))
+    assert (done.heard, store.dropped) == ([], [])
 
 
 class Shelf:

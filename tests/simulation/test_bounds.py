@@ -93,6 +93,7 @@ def test_an_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
         swallow()
 
 
+@pytest.mark.nightly
 def test_a_soak_goes_on_with_the_next_seed() -> None:
     # Small ones, of which the one in the middle takes the most steps.
     few, many, also_few = (run_swarm(seed).steps for seed in (1, 29, 5))

@@ -41,6 +41,7 @@ def test_there_is_no_needless_election() -> None:
     assert campaigns > SEEDS, "those cast out have asked for votes"
 
 
+@pytest.mark.nightly
 def test_the_same_seed_is_the_same_life() -> None:
     (one, _), (again, _) = flap(3), flap(3)
     assert one.digest == again.digest

@@ -22,7 +22,7 @@ GATE = (
 )  # fmt: skip
 """One of each promise: of durability, majorities, LAO, reads at it, strict reads, fencing, exactly once, ISRs and their epochs, snapshots,
 recoveries, features and exports."""
-GATE_CONFIGS = ("QUIET", "BROKERS", "SNAPSHOTS", "DATA")
+GATE_CONFIGS = ("QUIET", "BROKERS")
 CONFIGS = (
     "ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS", "ASKED",
     "ANSWERED", "OVERTAKEN", "DIVERGED", "EVICTED", "HASTY", "REPLICAS", "MOVING", "UNFENCING", "SNAPSHOTS",

@@ -18,6 +18,7 @@ def _quiet():
     structlog.reset_defaults()
 
 
+@pytest.mark.nightly
 def test_what_is_left_is_led_on_and_what_brokers_hold_stays() -> None:
     found: Counter[str] = Counter()
     faults: Counter[str] = Counter()

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import structlog
+from simulated import simulated
 from snapshot_world import Node, World
 
 from controller.service.service import ControllerService
@@ -30,51 +31,45 @@ async def compacted(world: World) -> None:
     await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
 
 
-def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() -> None:
-    async def main() -> None:
-        world = World()
-        await world.active()
-        await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
-        await world.converged()
-        for node in world.nodes:
-            replica = node.service.replica
-            assert replica.snapshots
-            assert node.service.snapshots.generated >= 2
-            assert replica.snapshots[0].end_offset == node.log_start
-            assert replica.used_bytes() < 4 * world.settings["metadata_max_retention_bytes"]
-
-    run(main())
+@simulated
+async def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() -> None:
+    world = World()
+    await world.active()
+    await world.write_until(lambda: all(node.log_start > 20 for node in world.nodes), "all log starts move")
+    await world.converged()
+    for node in world.nodes:
+        replica = node.service.replica
+        assert replica.snapshots
+        assert node.service.snapshots.generated >= 2
+        assert replica.snapshots[0].end_offset == node.log_start
+        assert replica.used_bytes() < 4 * world.settings["metadata_max_retention_bytes"]
 
 
-def test_at_metadata_version_1_nothing_is_taken_and_nothing_dropped() -> None:
-    async def main() -> None:
-        world = World(bootstrap_metadata_version=1)
-        await world.active()
-        await world.write(150)
-        await asyncio.sleep(30)
-        for node in world.nodes:
-            assert (node.service.replica.snapshots, node.log_start) == ((), 0)
-
-    run(main())
+@simulated
+async def test_at_metadata_version_1_nothing_is_taken_and_nothing_dropped() -> None:
+    world = World(bootstrap_metadata_version=1)
+    await world.active()
+    await world.write(150)
+    await asyncio.sleep(30)
+    for node in world.nodes:
+        assert (node.service.replica.snapshots, node.log_start) == ((), 0)
 
 
-def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
-    async def main() -> None:
-        world = World()
-        await compacted(world)
-        await world.converged()
-        for node in world.nodes:
-            node.kill()
-        for node in world.nodes:
-            node.start()
-        await world.active()
-        await world.write(3)
-        await world.converged()
-        for node in world.nodes:
-            assert node.service.snapshots.loaded == 1
-            assert node.log_start > 0
-
-    run(main())
+@simulated
+async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
+    world = World()
+    await compacted(world)
+    await world.converged()
+    for node in world.nodes:
+        node.kill()
+    for node in world.nodes:
+        node.start()
+    await world.active()
+    await world.write(3)
+    await world.converged()
+    for node in world.nodes:
+        assert node.service.snapshots.loaded == 1
+        assert node.log_start > 0
 
 
 def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,47 +108,43 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatc
     run(main())
 
 
-def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_snapshot() -> None:
-    async def main() -> None:
-        world = World()
-        leader = await world.active()
-        await world.write(5)
-        down = next(node for node in world.nodes if node is not leader)
-        down.kill()
-        end = down.disk.live.bases[-1] if down.disk.live.bases else 0
-        await world.write_until(lambda: leader.log_start > end + 20, "the leader's log start moves beyond it")
-        down.start()
-        await world.until(lambda: down.log_start > 0, what="an installed snapshot")
-        assert down.service.snapshots.loaded == 1
-        await world.write(5)
-        await world.converged()
-        # And it can lead from what it got.
-        for node in world.nodes:
-            if node is not down:
-                node.kill()
-        await asyncio.sleep(0.5)
-        for node in world.nodes:
-            if node is not down:
-                node.start()
-        await world.write(5)
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_snapshot() -> None:
+    world = World()
+    leader = await world.active()
+    await world.write(5)
+    down = next(node for node in world.nodes if node is not leader)
+    down.kill()
+    end = down.disk.live.bases[-1] if down.disk.live.bases else 0
+    await world.write_until(lambda: leader.log_start > end + 20, "the leader's log start moves beyond it")
+    down.start()
+    await world.until(lambda: down.log_start > 0, what="an installed snapshot")
+    assert down.service.snapshots.loaded == 1
+    await world.write(5)
+    await world.converged()
+    # And it can lead from what it got.
+    for node in world.nodes:
+        if node is not down:
+            node.kill()
+    await asyncio.sleep(0.5)
+    for node in world.nodes:
+        if node is not down:
+            node.start()
+    await world.write(5)
+    await world.converged()
 
 
-def test_a_fresh_disk_begins_with_a_snapshot() -> None:
-    async def main() -> None:
-        world = World()
-        await compacted(world)
-        follower = next(node for node in world.nodes if not node.active)
-        follower.kill()
-        fresh = world.nodes[world.nodes.index(follower)] = Node(world, follower.id)
-        fresh.start()
-        await world.until(lambda: fresh.service.snapshots.loaded == 1, what="an installed snapshot")
-        await world.write(3)
-        await world.converged()
-
-    run(main())
+@simulated
+async def test_a_fresh_disk_begins_with_a_snapshot() -> None:
+    world = World()
+    await compacted(world)
+    follower = next(node for node in world.nodes if not node.active)
+    follower.kill()
+    fresh = world.nodes[world.nodes.index(follower)] = Node(world, follower.id)
+    fresh.start()
+    await world.until(lambda: fresh.service.snapshots.loaded == 1, what="an installed snapshot")
+    await world.write(3)
+    await world.converged()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -218,78 +209,70 @@ def test_a_crash_in_the_middle_of_fetching_or_installing(seed: int, monkeypatch:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed: int) -> None:
-    async def main() -> None:
-        world = World(seed, metadata_log_max_record_bytes_between_snapshots=5_000, metadata_max_retention_bytes=10_000)
-        rng = random.Random(seed)
-        await world.active()
-        for _ in range(12):
-            await world.write(rng.randint(5, 15))
-            node = rng.choice(world.nodes)
-            await asyncio.sleep(rng.uniform(0, 0.2))
-            node.kill(rng)
-            await asyncio.sleep(rng.choice((0.0, 0.1, 12.0)))
-            node.start()
-        await world.write(3)
-        await world.converged()
-        assert any(node.service.snapshots.generated or node.service.snapshots.loaded for node in world.nodes)
-
-    run(main())
+@simulated
+async def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed: int) -> None:
+    world = World(seed, metadata_log_max_record_bytes_between_snapshots=5_000, metadata_max_retention_bytes=10_000)
+    rng = random.Random(seed)
+    await world.active()
+    for _ in range(12):
+        await world.write(rng.randint(5, 15))
+        node = rng.choice(world.nodes)
+        await asyncio.sleep(rng.uniform(0, 0.2))
+        node.kill(rng)
+        await asyncio.sleep(rng.choice((0.0, 0.1, 12.0)))
+        node.start()
+    await world.write(3)
+    await world.converged()
+    assert any(node.service.snapshots.generated or node.service.snapshots.loaded for node in world.nodes)
 
 
-def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
-    async def main() -> None:
-        world = World()
-        early = world.broker(11)
-        await compacted(world)
-        late = world.broker(12)
-        await world.until(lambda: not late.service.why_fenced(), what="the late broker is unfenced")
-        await world.write(3)
-        await world.converged()
-        assert (early.service._follower.snapshots_installed, late.service._follower.snapshots_installed) == (0, 1)
-        leader = await world.active()
-        await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
-
-    run(main())
+@simulated
+async def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
+    world = World()
+    early = world.broker(11)
+    await compacted(world)
+    late = world.broker(12)
+    await world.until(lambda: not late.service.why_fenced(), what="the late broker is unfenced")
+    await world.write(3)
+    await world.converged()
+    assert (early.service._follower.snapshots_installed, late.service._follower.snapshots_installed) == (0, 1)
+    leader = await world.active()
+    await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
 
 
-def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> None:
-    async def main() -> None:
-        world = World()
-        broker, other = world.broker(11), world.broker(12)
-        leader = await world.active()
-        await world.until(lambda: not broker.service.why_fenced() and not other.service.why_fenced())
-        told: dict[str, int] = {}
-        applied: dict[str, int] = {}
+@simulated
+async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> None:
+    world = World()
+    broker, other = world.broker(11), world.broker(12)
+    leader = await world.active()
+    await world.until(lambda: not broker.service.why_fenced() and not other.service.why_fenced())
+    told: dict[str, int] = {}
+    applied: dict[str, int] = {}
 
-        async def watch() -> None:
-            while True:
-                for one in (broker, other):
-                    about = one.service.describe()
-                    assert about.lowest_acknowledged_offset >= told.get(one.name, -1)
-                    assert about.applied_offset >= applied.get(one.name, -1)
-                    told[one.name], applied[one.name] = about.lowest_acknowledged_offset, about.applied_offset
-                await asyncio.sleep(0.002)
+    async def watch() -> None:
+        while True:
+            for one in (broker, other):
+                about = one.service.describe()
+                assert about.lowest_acknowledged_offset >= told.get(one.name, -1)
+                assert about.applied_offset >= applied.get(one.name, -1)
+                told[one.name], applied[one.name] = about.lowest_acknowledged_offset, about.applied_offset
+            await asyncio.sleep(0.002)
 
-        watching = asyncio.ensure_future(watch())
-        for node in world.nodes:
-            world.network.partition(broker.name, node.name)
-        at = broker.service.image.offset
-        await world.write_until(
-            lambda: all(node.log_start > at + 1 for node in world.nodes), "all log starts move beyond"
-        )
-        assert broker.service.image.offset == at
-        world.network.heal_all()
-        await world.until(lambda: not broker.service.why_fenced(), what="it is back")
-        await world.write(3)
-        await world.converged()
-        assert broker.service._follower.snapshots_installed == 1
-        await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
-        await world.until(lambda: broker.service._view.repeatable is not None, what="repeatable reads are back")
-        assert not watching.done(), watching.exception()
-        watching.cancel()
-
-    run(main())
+    watching = asyncio.ensure_future(watch())
+    for node in world.nodes:
+        world.network.partition(broker.name, node.name)
+    at = broker.service.image.offset
+    await world.write_until(lambda: all(node.log_start > at + 1 for node in world.nodes), "all log starts move beyond")
+    assert broker.service.image.offset == at
+    world.network.heal_all()
+    await world.until(lambda: not broker.service.why_fenced(), what="it is back")
+    await world.write(3)
+    await world.converged()
+    assert broker.service._follower.snapshots_installed == 1
+    await world.until(lambda: leader.service.lowest_acknowledged_offset >= leader.service.image.offset)
+    await world.until(lambda: broker.service._view.repeatable is not None, what="repeatable reads are back")
+    assert not watching.done(), watching.exception()
+    watching.cancel()
 
 
 @pytest.mark.parametrize("seed", range(4))
