@@ -48,6 +48,7 @@ def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.nightly
 def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
@@ -63,6 +64,7 @@ def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalC
     assert back["broker_epoch"] > before["broker_epoch"]
 
 
+@pytest.mark.nightly
 def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     cluster.kill("broker-2", signal.SIGKILL)

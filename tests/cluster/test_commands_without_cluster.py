@@ -60,6 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         made.stop_all(timeout_s=5)
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_is_down() -> None:
     ports = free_ports(3)
     told = all_unreachable(",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}")

@@ -43,6 +43,7 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
     asyncio.run(writing())
 
 
+@pytest.mark.nightly
 def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(cluster: LocalCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     (node,) = cluster.controllers

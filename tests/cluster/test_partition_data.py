@@ -155,6 +155,7 @@ def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) 
     asyncio.run(test())
 
 
+@pytest.mark.nightly
 def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0

@@ -111,6 +111,7 @@ async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
     await transport.close()
 
 
+@pytest.mark.nightly
 async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
     first, second, third = quorum.nodes
     assert raftlog("storage", "format", "-c", first.config, "--standalone").code == 0

@@ -111,6 +111,7 @@ def start(cluster: RaceCluster) -> None:
     assert ran.code == 0, ran
 
 
+@pytest.mark.nightly
 def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path) -> None:
     cluster = race_cluster(tmp_path / "c", checks=True)
 

@@ -51,12 +51,14 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported(OldLog(), tmp_path_factory.mktemp("old") / "export")
 
 
+@pytest.mark.nightly
 def test_a_log_of_before_is_judged_as_it_was(spark: SparkSession, old: Path) -> None:
     assert classes(timelines.brokers(rows(spark, old))) == {
         name: OLD[name] for name in ("fencings", "departures", "abrupt")
     }
 
 
+@pytest.mark.nightly
 def test_jobs_say_of_a_log_of_before_what_they_said(replay: Replay, old: Path) -> None:
     available = msgspec.to_builtins(replay("availability", old, limit=100))
     assert {name: available[name] for name in OLD["availability"]} == OLD["availability"]

@@ -229,6 +229,7 @@ def test_one_dataframe_answers_many_queries(
     assert rows.count() == log.end_offset
 
 
+@pytest.mark.nightly
 def test_pushdown_that_the_session_does_not_allow_changes_nothing(spark: SparkSession, exported: Path) -> None:
     rows = spark.read.schema("offset long").format("raftlog").load(str(exported), pushdown=True)
     assert offsets(rows.where("offset < 10")) == list(range(10))

@@ -162,6 +162,7 @@ def told(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(result, known | {"directory": directory})
 
 
+@pytest.mark.nightly
 def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     _, _, died = told.known["dies"]
     _, two, level = told.known["slow"]
@@ -184,6 +185,7 @@ def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     assert told.result.held_ms == sum(up.held_ms for up in ups)
 
 
+@pytest.mark.nightly
 def test_brokers_by_their_own_words(told: Told) -> None:
     brokers = {broker.broker_id: broker for broker in told.result.brokers}
     held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
@@ -193,6 +195,7 @@ def test_brokers_by_their_own_words(told: Told) -> None:
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
+@pytest.mark.nightly
 def test_samples(told: Told) -> None:
     one, two, level = told.known["slow"]
     points = {point.offset: point for point in told.result.timeline}
@@ -205,6 +208,7 @@ def test_samples(told: Told) -> None:
     assert told.result.samples == len(points)
 
 
+@pytest.mark.nightly
 def test_hours(told: Told) -> None:
     first, second, third = [hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]]
     assert (first.hour_ms, first.records, first.p50_ms, first.max_ms, first.waiting) == (
@@ -219,6 +223,7 @@ def test_hours(told: Told) -> None:
     assert told.result.waiting == 2
 
 
+@pytest.mark.nightly
 def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]) -> None:
     later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert (later.hours, [up.broker_id for up in later.hold_ups]) == (told.result.hours[-1:], [1])
@@ -232,6 +237,7 @@ def test_since_a_time_and_what_is_printed(told: Told, replay: Replay, capsys: py
     assert "LAO was held back 7 times" in said
 
 
+@pytest.mark.nightly
 def test_unknown_is_not_zero(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Story()
     log.wait(60_000)
@@ -269,6 +275,7 @@ class Alone(Story):
         )
 
 
+@pytest.mark.nightly
 def test_without_a_broker_there_is_no_lao(replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Alone()
     log.wait(5_000)

@@ -24,6 +24,7 @@ def small(seed: int = 51) -> LogHistory:
 # --- audit ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_clean_history_passes(replay: Replay, tmp_path: Path) -> None:
     log = LogHistory(52, metadata_version=3).run(1200)
     export(log, tmp_path)
@@ -32,6 +33,7 @@ def test_a_clean_history_passes(replay: Replay, tmp_path: Path) -> None:
     assert result.checked == log.end_offset
 
 
+@pytest.mark.nightly
 def test_findings_are_limited_and_counted(replay: Replay, tmp_path: Path) -> None:
     log = small()
     for _ in range(5):

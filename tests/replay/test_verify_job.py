@@ -200,6 +200,7 @@ def test_only_up_to_an_offset(replay: Replay, history: LogHistory, good: Path) -
     assert result.files < len(read_manifest(good).segments)
 
 
+@pytest.mark.nightly
 def test_through_a_uri(replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path) -> None:
     """A file system that only fsspec knows: the workers read it themselves."""
     uri = f"simplecache::file://{good}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
 import structlog
 
+from simulation.checks.suite import all_checkers
 from simulation.cli import silence
-from simulation.report import as_dict
 from simulation.world import run_swarm
 
 SEEDS = range(20)
@@ -29,10 +30,14 @@ def test_all_promises_hold(seed: int) -> None:
     assert lived(seed).failure is None
 
 
-def test_clients_have_written_and_read() -> None:
-    done: dict[str, int] = {}
+def test_no_check_is_idle_and_clients_have_written_and_read() -> None:
+    looked_at: Counter[str] = Counter()
+    done: Counter[str] = Counter()
     for seed in SEEDS:
-        for name, count in as_dict(lived(seed))["operations"].items():
-            done[name] = done.get(name, 0) + count
+        looked_at.update(lived(seed).looked_at)
+        done.update(lived(seed).operations)
+    assert {what.partition(".")[0] for what in looked_at} >= {type(checker).__name__ for checker in all_checkers()}
+    idle = {what for what, found in looked_at.items() if not found}
+    assert len(idle) < len(looked_at) // 10, idle
     for name in ("write_config ok", "read_config ok", "produce ok", "consumed"):
         assert done[name] > 10 * len(SEEDS), name
