@@ -182,6 +182,10 @@ class FatalError(RaftlogError):
     """The node must stop, and acknowledge nothing more."""
 
 
+class InvariantError(FatalError, AssertionError):
+    """This program contradicts itself: a defect of it. The node stops before it says or writes anything more."""
+
+
 class StorageError(FatalError):
     """The disk failed, or refused. Never retried: after a failed fsync the kernel may have dropped the bytes."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S, Transfer, best_successor
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, InvariantError
 
 if TYPE_CHECKING:
     from controller.service.service import ControllerService
@@ -75,7 +75,8 @@ class HandOver:
             self._held_until = now + HOLD_S
             service.replica.resign(transfer.reason, transfer.target_id)
             self._resigning = False
-            assert service.leadership is None, "who is asked to resign resigns"
+            if service.leadership is not None:
+                raise InvariantError("a leader that is asked to resign leads on")
         elif now >= transfer.deadline:
             why = transfer.why_not(seen)
             log.warning("not handed over", to=transfer.target_id, why=why)

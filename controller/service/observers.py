@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.fair_queue import FairQueue
 from raftlog.resource_limits import (
     OBSERVER_ANSWER_MAX_BYTES,
@@ -328,7 +328,8 @@ class Observers:
         """What is wanted lies below the log start: the observer has to begin with a snapshot."""
         source = self._source
         snapshot_id = source.newest_snapshot
-        assert snapshot_id is not None, "a log that begins above 0 without a snapshot"
+        if snapshot_id is None:
+            raise InvariantError("a log that begins above 0 without a snapshot")
         session.fetch, session.told_lao, session.told_epoch = (
             None,
             source.lowest_acknowledged_offset,

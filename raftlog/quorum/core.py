@@ -49,7 +49,7 @@ class QuorumCore:
         self._node = Node(config, recovered, rng, now)
         self._invariants = Invariants(self._node)
         self.validate_each_step = False
-        """Check all invariants after every step. For tests and simulations."""
+        """Check after every step also what takes longer with a longer log. For tests and simulations."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -69,7 +69,10 @@ class QuorumCore:
         }
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """React to one event; the effects are to be carried out in order. Effects of starting up come with the first step."""
+        """React to one event; the effects are to be carried out in order. Effects of starting up come with the first step.
+
+        Raises InvariantError if this node contradicts itself: no effect of the step may be carried out then.
+        """
         node = self._node
         if node.halted:
             return []
@@ -79,6 +82,8 @@ class QuorumCore:
             node.settle_role()
         if self.validate_each_step:
             self.validate()
+        elif not node.halted:
+            self._invariants.check_constant()
         return node.finish_step()
 
     def next_deadline(self) -> float:

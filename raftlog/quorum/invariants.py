@@ -1,18 +1,20 @@
-"""What must hold in one node after every step. Cheap: for tests and simulations that check each step."""
+"""What must hold in one node after every step.
+
+``check_constant`` costs the same however long the log is and however many voters there are. It runs after every step, in production
+too: its effects are carried out only if it passes, so a node that contradicts itself stops before it says anything. ``check``
+also looks at whole lists, for tests and simulations.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from raftlog.errors import InvariantError
 from raftlog.quorum.leader import Leader
 
 if TYPE_CHECKING:
     from raftlog.quorum.transitions import Node
-
-
-class InvariantError(AssertionError):
-    """The state machine contradicts itself: a defect of this program."""
 
 
 class Invariants:
@@ -24,29 +26,41 @@ class Invariants:
         self._leader_confirmed = node.leader_confirmed
         self._high_watermark = node.high_watermark
 
-    def check(self) -> None:
-        """Raises InvariantError naming the first rule that is broken."""
-        self._check_log()
+    def check_constant(self) -> None:
+        """Raises InvariantError naming the first rule that is broken. O(1)."""
+        self._check_log_ends()
         self._check_vote()
         self._check_role()
-        self._check_voters()
-        self._vote, self._leader_confirmed = self._node.vote, self._node.leader_confirmed
-        self._high_watermark = self._node.high_watermark
+        node = self._node
+        _require(node.voters is node.history.voters, "the set in force is the newest of the log")
+        _require(node.history.record_offset < node.log.end, "no voter set is of a record that is not in the log")
+        _require(node.takes_part or not node.is_voter, "every voter takes part")
+        self._vote, self._leader_confirmed = node.vote, node.leader_confirmed
+        self._high_watermark = node.high_watermark
 
-    def _check_log(self) -> None:
+    def check(self) -> None:
+        """All of it. Raises InvariantError."""
+        self._check_lists()
+        self.check_constant()
+        self._check_progress()
+
+    def _check_log_ends(self) -> None:
         log, high_watermark = self._node.log, self._node.high_watermark
-        entries = log.epochs.entries
         _require(0 <= log.start <= log.flushed_end <= log.end, "log start <= flushed end <= log end")
         _require(high_watermark == -1 or log.start <= high_watermark <= log.end, "log start <= HW <= log end")
-        snapshots, newest = log.snapshots, log.snapshots[-1].end_offset if log.snapshots else 0
-        _require(all(a < b for a, b in pairwise(snapshots)), "snapshots ascend")
+        _require(high_watermark >= self._high_watermark, "the high watermark never goes down")
+        newest = log.snapshots[-1].end_offset if log.snapshots else 0
         _require(log.start <= newest <= max(0, high_watermark), "log start <= newest snapshot <= HW")
+        _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
+
+    def _check_lists(self) -> None:
+        log = self._node.log
+        entries, snapshots = log.epochs.entries, log.snapshots
+        _require(all(a < b for a, b in pairwise(snapshots)), "snapshots ascend")
         _require(log.start == 0 or snapshots[0].end_offset >= log.start, "no snapshot ends below the log start")
         _require(not entries or entries[0][1] == log.start, "the epoch index begins with the log")
-        _require(high_watermark >= self._high_watermark, "the high watermark never goes down")
         _require(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries)), "epochs ascend")
         _require(not entries or entries[-1][1] < log.end, "every epoch of the index has a record")
-        _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
 
     def _check_vote(self) -> None:
         old, new = self._vote, self._node.vote
@@ -75,22 +89,19 @@ class Invariants:
         if isinstance(role, Leader):
             durable = node.durable_vote
             _require((durable.epoch, durable.voted_id) == (node.epoch, me), "who leads has a durable vote for itself")
-            known = role.progress.majority_offset(node.log.flushed_end)
-            _require(known <= node.log.end, "nobody has more than the leader")
             _require(role.start_offset <= node.log.end, "a leader never truncates")
             _require(node.installing is None, "a leader never loads a snapshot")
 
-    def _check_voters(self) -> None:
-        node, history = self._node, self._node.history
-        _require(node.voters is history.voters, "the set in force is the newest of the log")
-        _require(history.record_offset < node.log.end, "no voter set is of a record that is not in the log")
-        _require(node.takes_part or not node.is_voter, "every voter takes part")
-        if isinstance(node.role, Leader):
-            progress = node.role.progress
+    def _check_progress(self) -> None:
+        node, role, history = self._node, self._node.role, self._node.history
+        if isinstance(role, Leader):
+            progress = role.progress
+            known = progress.majority_offset(node.log.flushed_end)
+            _require(known <= node.log.end, "nobody has more than the leader")
             counted = {*progress.voters, node.config.node_id} if progress.counts_leader else {*progress.voters}
             _require(counted == set(node.voters.ids), "the leader counts the voters, and nobody else")
             _require(progress.counts_leader == node.is_voter, "the leader counts itself if it is a voter")
-            if history.before_logged and history.record_offset >= node.role.start_offset:
+            if history.before_logged and history.record_offset >= role.start_offset:
                 changed = history.before.replicas_changed(history.voters)
                 _require(changed <= 1, "consecutive voter sets differ by one replica")
 

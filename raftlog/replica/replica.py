@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from raftlog import batch
-from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.errors import CorruptLogError, FatalError, InvariantError, StorageError
 from raftlog.logger import get_logger
 from raftlog.metadata.log_generation import generation_in
 from raftlog.metadata.records import UnknownRecordError, record
@@ -182,7 +182,7 @@ class Replica(PeerObserver):
 
         Not from inside a listener's call: the number would be that of an earlier round.
         """
-        assert not self._stepping
+        self._not_inside_a_step()
         self._step(ev.RoundRequested())
         return self._round
 
@@ -228,7 +228,8 @@ class Replica(PeerObserver):
         Each step of ``pieces`` must be short, and may give nothing. ``done`` is called with its id and size when it is complete and
         durable; never, if it is given up or if the replica fails.
         """
-        assert self._writer is None
+        if self._writer is not None:
+            raise InvariantError("a snapshot is begun while another is being written")
         writer: SnapshotWriter
 
         def finished(error: FatalError | None) -> None:
@@ -248,7 +249,7 @@ class Replica(PeerObserver):
 
         False: not now, as this disk is behind; what is dropped must have been durable.
         """
-        assert not self._stepping
+        self._not_inside_a_step()
         if snapshot_id.end_offset > self._durable_end_offset:
             return False
         try:
@@ -354,6 +355,10 @@ class Replica(PeerObserver):
         finally:
             self._stepping = False
         self._arm_timer()
+
+    def _not_inside_a_step(self) -> None:
+        if self._stepping:
+            raise InvariantError("called from inside a listener's call, whose step has not ended")
 
     def _arm_timer(self) -> None:
         if self._closed:

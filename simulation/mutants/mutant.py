@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.errors import FatalError
-from raftlog.quorum.invariants import InvariantError
+from raftlog.errors import FatalError, InvariantError
 from simulation.checks.api import Checker
 from simulation.mutants.edits import Edit, edited
 from simulation.swarm.config import SwarmConfig

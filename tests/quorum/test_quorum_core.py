@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quorum_harness import CLUSTER, Cluster, effects_of
 from test_quorum_replication import caught_up, follower_of_two, leader_of_three
 
+from raftlog.errors import InvariantError
 from raftlog.quorum.events import (
     LeaderChanged,
     PeersChanged,
@@ -23,7 +24,6 @@ from raftlog.quorum.events import (
     VotePersisted,
     VotersChanged,
 )
-from raftlog.quorum.invariants import InvariantError
 from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -147,6 +147,29 @@ def test_validate_finds_what_is_wrong() -> None:
         breach(node.up._node)
         with pytest.raises(InvariantError, match=rule):
             node.up.validate()
+
+
+def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> None:
+    """What costs O(1) is checked after every step, not in tests alone; the step's effects are not handed out."""
+    breaches = [
+        ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
+        ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
+        ("never goes down", lambda node: setattr(node, "high_watermark", 0)),
+        ("higher epoch", lambda node: setattr(node, "vote", VoteState(0))),
+        ("never changed or forgotten", lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1))),
+        ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
+        ("knows itself", lambda node: setattr(node, "leader_id", 2)),
+        ("newest of the log", lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all))),
+    ]
+    for rule, breach in breaches:
+        node = leader_of_three()
+        node.propose([5])
+        caught_up(node, fetch_offset=1)
+        node.up.validate_each_step = False
+        node.step(Tick())
+        breach(node.up._node)
+        with pytest.raises(InvariantError, match=rule):
+            node.up.step(Tick(), node.cluster.now)
 
 
 def test_deadline_is_never_late() -> None:

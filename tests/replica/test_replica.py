@@ -7,7 +7,7 @@ import pytest
 from simulated import simulated
 
 from raftlog import batch
-from raftlog.errors import FatalError
+from raftlog.errors import FatalError, InvariantError
 from raftlog.metadata.records import record
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.leader import Leader
@@ -182,6 +182,21 @@ async def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
         v.node_id: v.log_end_offset for v in leader.replica.core.describe(asyncio.get_running_loop().time()).voters
     }
     assert described[follower.id] < end
+
+
+@simulated
+async def test_a_node_that_contradicts_itself_stops_before_it_says_anything() -> None:
+    world = World()
+    leader = await world.leader()
+    leader.replica.core.validate_each_step = False
+    leader.replica.core._node.log.flushed_end = leader.replica.log_end_offset + 100
+    leader.propose()
+    failure = leader.recorder.failure
+    assert isinstance(failure, InvariantError)
+    assert "flushed end" in str(failure)
+    # The others elect one of themselves, and what was proposed there is nowhere.
+    successor = await world.until(lambda: next((n for n in world.nodes if n is not leader and n.recorder.leads), None))
+    assert successor.replica.log_end_offset <= leader.replica.log_end_offset
 
 
 @simulated
