@@ -104,11 +104,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 @pytest.fixture(autouse=True)
 def _logs_are_heard() -> Iterator[None]:
-    """Simulated worlds silence asyncio's log and structlog for the whole process, and command lines configure both."""
-    logger = logging.getLogger("asyncio")
-    level, configured, structured = logger.level, structlog.is_configured(), structlog.get_config()
+    """Simulated worlds silence asyncio's log and structlog for the whole process, and command lines configure both.
+
+    Nothing is taken over from the test before: a fixture of its module may have silenced them before this one came.
+    """
+    logging.getLogger("asyncio").setLevel(logging.NOTSET)
+    structlog.reset_defaults()
     yield
-    logger.setLevel(level)
-    structlog.configure(**structured)
-    if not configured:
-        structlog.reset_defaults()
+    logging.getLogger("asyncio").setLevel(logging.NOTSET)
+    structlog.reset_defaults()

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -41,6 +42,10 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
     def end_by_sigint() -> None:
         if interrupted:
+            # The interpreter flushes them after its exit handlers, and never comes to it.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
 

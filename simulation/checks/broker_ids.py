@@ -85,7 +85,10 @@ class BrokerIds(Checker):
         now = self._ledger.world.now()
         if broker_id not in self._running.values():
             self._away_since[broker_id] = now
-        self._died.update({heard: now for heard, name in self._heard_from.items() if name == host.name})
+        for heard, name in self._heard_from.items():
+            if name == host.name:
+                # A later process of this host, which no controller has heard, ends: the one that was heard died before.
+                self._died.setdefault(heard, now)
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:

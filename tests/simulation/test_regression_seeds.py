@@ -213,6 +213,19 @@ REGRESSIONS = [
         '"broker_away": 11.3, "unregister_broker": 4.83, "alter_hostnames": 1.87, "kill_between_steps": 0.614}}',
         id="a checker did not know that a broker that has left has no session, though its process runs for a moment more",
     ),
+    pytest.param(
+        1795379987406,
+        '{"voters": 5, "brokers": 4, "writes_per_s": 2.0, "reads_per_s": 0.0, "asks_share": 0.5, '
+        '"admin_per_s": 1.0, "unclean": true, "unclean_topics": true, "balance_interval_s": 1, "safety_s": '
+        '9.353732540028972, "delay_min_ms": 0.5, "delay_mean_ms": 1.5, "disk_max_ms": 20.0, '
+        '"session_timeout_ms": 1500, "drift": 0.01, "snapshot_bytes": 50000, "retention_bytes": 1, '
+        '"snapshot_part_bytes": 100, "release_version": 4, "old_build": 4, "data_per_s": 8.0, '
+        '"replica_lag_ms": 500, "strict_share": 0.3, "round_robin": true, "adopt_after_ms": 1000, "faults": '
+        '{"disk_slow": 6.27, "kill_all_brokers": 4.0, "kill_broker": 0.8, "lower_features": 1.0, '
+        '"move_voter": 5.06, "newcomer": 0.5, "one_way": 1.42, "raise_features": 1.05, "snapshot_cut": 2.82, '
+        '"stop_broker": 1.0, "unregister_broker": 4.37}}',
+        id="a checker took the end of a process that nobody had heard for the death of the one before it",
+    ),
 ]
 
 
