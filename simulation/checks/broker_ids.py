@@ -9,6 +9,7 @@ if none that holds replicas was away when they first asked, and for as long befo
 make them so.
 
 What somebody has mapped by hand is meant: that host gets this id, unless a process under it was heard from lately, and no other host does.
+If an operator has unregistered the broker there is nobody to wait for.
 
 Would catch: a registration without its mapping, a mapping that is ignored or taken for another host's, an id that is given to a
 neighbour or generated while its own broker's session runs out, a new id while another broker's replicas have none, an id given away too
@@ -64,6 +65,8 @@ class BrokerIds(Checker):
         """Broker id -> the host of the process which that was."""
         self._died: dict[int, float] = {}
         """Broker id -> when that process died. Another one may have been started since, and still ask for the id."""
+        self._unregistered: set[int] = set()
+        """Ids that an operator has unregistered, and nobody has registered since: no session is left to wait for."""
         self._by_hand: dict[str, tuple[int, int]] = {}
         """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration since."""
         self.adopted = self.generated = self.given_by_hand = 0
@@ -130,6 +133,8 @@ class BrokerIds(Checker):
             ):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())
+            elif record.type == RecordType.UNREGISTER_BROKER:
+                self._unregistered.add(message.broker_id)
             elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
         for host, broker_id in registered:
@@ -139,6 +144,7 @@ class BrokerIds(Checker):
                 # Below this level nothing is mapped; but whose the id is, and that it was heard of, counts above it too.
                 self._hosts.setdefault(broker_id, set()).add(host)
                 self._hear(broker_id, host)
+            self._unregistered.discard(broker_id)
         for host in mapped:
             self._by_hand.pop(host, None)
 
@@ -168,6 +174,11 @@ class BrokerIds(Checker):
         held = self._ledger.golden.image().replicas_of
         what = f"newcomer {host} registers as broker {broker_id} at offset {offset}"
         if self._meant(host, broker_id, offset, what):
+            return
+        if broker_id in self._unregistered and self._by_hand.get(host, (-1, -1))[0] == broker_id:
+            # Mapped by hand before the registration that an operator has ended since.
+            self.given_by_hand += 1
+            self._away_since[broker_id] = now
             return
         kept = {one for other, (one, _) in self._by_hand.items() if other != host}
         away = {
@@ -208,7 +219,7 @@ class BrokerIds(Checker):
             return False
         if broker_id == wanted:
             self.given_by_hand += 1
-            if self._gone_s(broker_id, now) < 0:
+            if self._gone_s(broker_id, now) < 0 and broker_id not in self._unregistered:
                 raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
             self._away_since[broker_id] = now
             return True

@@ -226,6 +226,29 @@ REGRESSIONS = [
         '"stop_broker": 1.0, "unregister_broker": 4.37}}',
         id="a checker took the end of a process that nobody had heard for the death of the one before it",
     ),
+    pytest.param(
+        1795379987844,
+        '{"observers": 1, "clients": 1, "topics_share": 0.3, "admin_per_s": 3.0, "unclean": true, '
+        '"unclean_topics": true, "shared_keys": 4, "timeout_s": 10.0, "safety_s": 9.274960060021327, '
+        '"disk_max_ms": 10.0, "election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": '
+        '1500, "queue_messages": 64, "snapshot_bytes": 1000, "retention_bytes": 1, "data_per_s": 8.0, '
+        '"replica_lag_ms": 500, "strict_share": 0.7, "lag_max_ms": 1500, "exports_per_s": 1.0, '
+        '"adopt_after_ms": 1000, "work_us": 50.0, "faults": {"alter_hostnames": 1.0, "broker_pause": 2.0, '
+        '"kill_all_brokers": 4.0, "kill_broker": 0.8, "newcomer": 0.5, "reset_links": 1.11, '
+        '"unregister_broker": 2.1}}',
+        id="a checker waited for the session of a broker that an operator had unregistered",
+    ),
+    pytest.param(
+        1795379988197,
+        '{"direct_clients": 1, "reads_per_s": 0.0, "topics_share": 0.3, "asks_share": 0.9, "admin_per_s": '
+        '3.0, "shared_keys": 1, "safety_s": 9.0, "delay_min_ms": 0.5, "delay_mean_ms": 1.5, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": 1500, "queue_messages": '
+        '64, "drift": 0.1, "snapshot_bytes": 1000, "retention_bytes": 1, "snapshot_part_bytes": 1000, '
+        '"data_per_s": 5.0, "strict_share": 0.3, "exports_per_s": 0.2, "adopt_after_ms": 1000, "faults": '
+        '{"alter_hostnames": 1.0, "broker_away": 2.0, "newcomer": 0.5, "ring": 4.04, "snapshot_cut": 2.66, '
+        '"unregister_broker": 7.66}}',
+        id="a checker waited for the session of a broker that an operator had unregistered, before its host was mapped by hand",
+    ),
 ]
 
 
