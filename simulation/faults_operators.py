@@ -98,13 +98,16 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
 async def move_voter(world: World, rng: random.Random) -> None:
     """A voter gets another endpoint, is restarted there, and the log is told. The next time it is moved back.
 
-    Until the log says so it is reached at both. One is away from home at a time: clients are configured with what was true at first.
+    Until the log says so it is reached at both. One is away from home at a time: clients are configured with what was true at first, so
+    where they know one controller alone, that one stays at home.
     """
     operator, service = world.operator, world.active()
     named = service.image.voters if service is not None else None
     voters = {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
     if operator.busy or operator.unknown or world.damaged or len(voters) < 2 or not hosts:
+        return
+    if world.config.voters < 2:
         return
     host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(hosts)
     if host not in hosts:

@@ -249,6 +249,20 @@ REGRESSIONS = [
         '"unregister_broker": 7.66}}',
         id="a checker waited for the session of a broker that an operator had unregistered, before its host was mapped by hand",
     ),
+    pytest.param(
+        1795379988386,
+        '{"voters": 1, "observers": 1, "direct_clients": 1, "unclean": true, "unclean_topics": true, '
+        '"shared_keys": 0, "numbered_share": 1.0, "timeout_s": 10.0, "safety_s": 9.0, "disk_max_ms": 10.0, '
+        '"session_timeout_ms": 1500, "queue_messages": 64, "drift": 0.1, "snapshot_bytes": 5000, '
+        '"retention_bytes": 1, "snapshot_part_bytes": 300, "data_per_s": 8.0, "replica_lag_ms": 500, '
+        '"max_clients": 2, "strict_share": 0.3, "round_robin": true, "exports_per_s": 1.0, "adopt_after_ms": '
+        '1000, "faults": {"broker_disk_slow": 2.04, "brokers_cut": 1.0, "change_voters": 2.7, "disk_full": '
+        '2.61, "flapping": 5.29, "kill_all_brokers": 4.0, "kill_all_controllers": 4.91, "kill_between_steps": '
+        '2.15, "kill_broker": 0.8, "kill_mid_write": 3.51, "long_pause": 8.98, "lose_disk": 3.49, '
+        '"lower_features": 2.19, "move_voter": 4.81, "newcomer": 0.5, "one_way": 1.43, "raise_features": '
+        '3.15, "replace_broker_disk": 8.16, "resign": 5.85, "snapshot_cut": 0.811, "split": 6.5}}',
+        id="the one controller that brokers are configured with was moved elsewhere",
+    ),
 ]
 
 
