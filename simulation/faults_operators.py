@@ -105,9 +105,7 @@ async def move_voter(world: World, rng: random.Random) -> None:
     named = service.image.voters if service is not None else None
     voters = {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
-    if operator.busy or operator.unknown or world.damaged or len(voters) < 2 or not hosts:
-        return
-    if world.config.voters < 2:
+    if operator.busy or operator.unknown or world.damaged or min(len(voters), world.config.voters) < 2 or not hosts:
         return
     host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(hosts)
     if host not in hosts:

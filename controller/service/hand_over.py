@@ -1,4 +1,4 @@
-"""The shell's part of a transfer: whoever asked, the polling, and the requests that wait for the successor.
+"""The shell's part of a transfer: its requester, the polling, and the requests that wait for the successor.
 
 Why: docs/decisions/023-leadership-transfer.md
 """

@@ -1,4 +1,4 @@
-"""All that lives and dies with one epoch of leading: the pending image, LAO, sessions, and the replies that wait.
+"""What exists for one epoch of leading only: the pending image, LAO, sessions, and the replies that wait.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
