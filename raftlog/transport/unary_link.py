@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from raftlog.transport.api import LinkHandler
+
 
 class UnaryLink:
     """Takes the one response."""
@@ -31,3 +33,14 @@ class UnaryLink:
 
     def malformed(self, what: str) -> None:
         """The caller is told."""
+
+
+async def answer(handler: LinkHandler, request: Any, peer: str) -> Any:
+    """Have a handler of streams answer one request. The response, whatever it says."""
+    link = UnaryLink(peer)
+    handler.received(link, [request])
+    try:
+        return await link.response
+    finally:
+        # The caller may have hung up: what waits goes with it.
+        handler.closed(link, "the call is over")
