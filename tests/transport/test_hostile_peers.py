@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,14 +57,14 @@ def complaints(world: World) -> dict[Complaint, int]:
     return dict(world.server.bounds.complaints.counts)  # type: ignore[attr-defined]
 
 
-async def longest_gap_s(during: asyncio.Future[Any]) -> float:
-    """How long the loop was away from its other work while something went on."""
-    longest, last = 0.0, time.perf_counter()
+async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -> int:
+    """How much was done at most before the loop came back to its other work. Counted, not timed: the machine may be slow."""
+    most, last = 0, done()
     while not during.done():
         await asyncio.sleep(0)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return longest
+        now = done()
+        most, last = max(most, now - last), now
+    return most
 
 
 def test_a_message_of_very_many_items_is_refused_before_it_is_parsed() -> None:
@@ -104,8 +104,12 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
     """[566 requests of 5 ms each in 4 KB held up everybody for 3 s]"""
     cost_s, count = 0.004, 150
 
+    worked = 0
+
     def costly(link: Link, messages: Sequence[Any]) -> None:
+        nonlocal worked
         for _ in messages:
+            worked += 1
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
                 pass
@@ -118,7 +122,7 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
         world.client.dial(listener.address, Conversation.CONTROLLER, client)
         await until(lambda: client.links)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        gap = asyncio.ensure_future(longest_gap_s(done))
+        most = asyncio.ensure_future(most_in_a_turn(lambda: worked, done))
         envelope = broker_pb2.BrokerRequests(requests=[broker_pb2.BrokerRequest()] * count).SerializeToString()
         async with (
             grpc.aio.insecure_channel(listener.address) as one,
@@ -128,19 +132,19 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
             for stream in streams:
                 await stream.write(envelope)
             await until(lambda: len(server.envelopes) > 20)
-            begun = time.perf_counter()
+            before = worked
             client.links[0].send(request(1))
             await until(lambda: client.ids == [1])
-            answered_s = time.perf_counter() - begun
+            meanwhile = worked - before
             assert sum(map(len, server.envelopes)) < count * 8, "the attack goes on meanwhile"
             # All of them are worked on: the first does not have to be over for the next to begin.
             await until(lambda: sum(map(len, server.envelopes)) > count)
             seen = len({id(link) for link in server.links})
             done.set_result(None)
         assert seen == 8
-        # The work itself is 4.8 s; a turn of it is 5 ms and a message more.
-        assert answered_s < 1.0
-        assert await gap < 0.5
+        # A turn is 5 ms and a message more.
+        assert meanwhile < count * 2
+        assert await most <= 2
 
     run_real(scenario)
 
@@ -149,7 +153,11 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
     cost_s, count = 0.004, 150
 
     async def scenario(world: World) -> None:
+        worked = 0
+
         async def costly(item: Any, peer: str) -> Any:
+            nonlocal worked
+            worked += 1
             peers.add(peer)
             begun = time.perf_counter()
             while time.perf_counter() - begun < cost_s:
@@ -162,7 +170,7 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
         async with grpc.aio.insecure_channel(listener.address) as channel:
             method = channel.unary_unary("/raftlog.wire.controller.v1.Controller/DescribeBrokers")
             calls = asyncio.gather(*(method(b"") for _ in range(count)))
-            assert await longest_gap_s(calls) < cost_s * count / 2
+            assert await most_in_a_turn(lambda: worked, calls) <= 2
             await calls
         (peer,) = peers
         assert peer.startswith("127.0.0.1:"), "the caller is named by its address"
