@@ -20,6 +20,7 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 HOUR_MS = 3_600_000
 LOOP_BLOCKED_S = 0.5
 LONG_PAUSE_S = (5.0, 30.0)
+IN_SERVICE_WITHIN_S = 3.0
 
 
 def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
@@ -27,6 +28,30 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
     if host.service is None and world.may_mend(host.name):
         world.note(host.name, "started")
         host.start()
+
+
+def _in_service(world: World, host: BrokerHost) -> bool:
+    """Whether this process, and not another one of its id, is registered and unfenced, and not about to leave."""
+    service = world.active()
+    registered = service.image.brokers.get(host.id) if service is not None else None
+    return (
+        host.service is not None
+        and registered is not None
+        and registered.epoch == host.service._lifecycle.epoch
+        and not registered.fenced
+        and not registered.in_controlled_shutdown
+        and not world.network.is_paused(host.name)
+    )
+
+
+async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
+    """One of the members that are in service, or the first one that comes back to it within a while."""
+    for _ in range(round(IN_SERVICE_WITHIN_S / 0.05)):
+        found = [host for host in world.members if _in_service(world, host)]
+        if found:
+            return rng.choice(found)
+        await asyncio.sleep(0.05)
+    return None
 
 
 async def kill_controller(world: World, rng: random.Random) -> None:

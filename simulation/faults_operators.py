@@ -23,6 +23,10 @@ HOME_PORT = 9093
 UNUSED_IDS = 700
 """Ids that hosts are mapped to and no broker has."""
 SAFE_DOWNGRADE = 2
+RAISED_WITHIN_S = 4.0
+RAISE_EVERY_S = 0.3
+UPGRADED_SHARE = 0.75
+"""Of the changes of a build, as long as there is an older one: a roll comes to its end, though some are taken back."""
 
 
 async def unregister_broker(world: World, rng: random.Random) -> None:
@@ -56,7 +60,8 @@ async def change_build(world: World, rng: random.Random) -> None:
     service, old = world.active(), world.config.old_build
     if service is None or not old:
         return
-    host = rng.choice(world.hosts())
+    behind = [host for host in world.hosts() if host.highest_level == old]
+    host = rng.choice(behind if behind and rng.random() < UPGRADED_SHARE else world.hosts())
     if host.service is None:
         return
     newer = host.highest_level == old
@@ -69,6 +74,33 @@ async def change_build(world: World, rng: random.Random) -> None:
     host.be_of_build(level)
     await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
     start_again(world, host)
+
+
+async def whole_roll(world: World, lasts_s: float) -> None:
+    """The roll comes to its end: node after node is restarted as the newer build, away for so long each, and then the level is raised."""
+    latest = versions.LATEST_METADATA_VERSION
+    for host in [host for host in world.hosts() if host.highest_level < latest]:
+        world.note(host.name, "is restarted as the newer build")
+        host.kill()
+        host.be_of_build(latest)
+        await asyncio.sleep(lasts_s)
+        start_again(world, host)
+        await _led(world)
+    world.happened("whole_roll")
+    rng = world.rng("whole_roll")
+    for _ in range(round(RAISED_WITHIN_S / RAISE_EVERY_S)):
+        await raise_features(world, rng)
+        service = world.active()
+        if service is not None and versions.metadata_version(service.image.features) >= latest:
+            break
+        await asyncio.sleep(RAISE_EVERY_S)
+
+
+async def _led(world: World) -> None:
+    for _ in range(round(RAISED_WITHIN_S / 0.05)):
+        if world.active() is not None:
+            break
+        await asyncio.sleep(0.05)
 
 
 def upgrade_if_behind(world: World, host: BrokerHost) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
 from simulation.faults_links import both, cut_for
-from simulation.faults_nodes import start_again
+from simulation.faults_nodes import one_in_service, start_again
 from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 
 PARTS_MAX = 12
 """So many parts are let through at the most before it strikes."""
+SLOW_WITHIN_S = 2.0
 WAIT_S = 5.0
 """It gives up if nobody fetches for so long."""
 
@@ -53,6 +54,36 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
         faults.part_sent = None
     if not world.lasting:
         await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(world, rng, giver, taker)
+
+
+async def slow_fetch(world: World, lasts_s: float) -> None:
+    """A broker begins anew with a snapshot in parts. What it asks for after the first one comes late: a burst of writes has replaced it."""
+    faults = world.network.faults
+    host = await one_in_service(world, world.rng("slow_fetch"))
+    if faults is None or faults.part_sent is not None or host is None:
+        return
+    struck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def part_sent(giver: str, taker: str) -> None:
+        if taker == host.name and not struck.done():
+            world.network.stall(taker, giver, lasts_s, Conversation.SNAPSHOT)
+            struck.set_result(giver)
+
+    faults.part_sent = part_sent
+    world.note(host.name, "killed, to begin with a snapshot")
+    host.kill()
+    start_again(world, host)
+    try:
+        async with asyncio.timeout(SLOW_WITHIN_S):
+            giver = await struck
+    except TimeoutError:
+        return
+    finally:
+        faults.part_sent = None
+    world.note("network", f"{host.name} asks {giver} for the next part {lasts_s:.3f} s late")
+    world.happened("slow_fetch")
+    world.workload.burst(world.rng("slow_fetch, burst"))
+    await asyncio.sleep(lasts_s + 0.1)
 
 
 async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
+from simulation.faults_nodes import one_in_service
 from simulation.hosts import BrokerHost
 
 if TYPE_CHECKING:
@@ -52,14 +53,13 @@ async def thought_dead(world: World, lasts_s: float) -> None:
     The log, which would tell it, comes later than its next heartbeat leaves.
     """
     rng = world.rng("thought_dead")
-    running = [host for host in world.members if host.service is not None and not world.network.is_paused(host.name)]
-    if not running:
+    host = await one_in_service(world, rng)
+    if host is None:
         return
-    host = rng.choice(running)
     world.note(host.name, "sleeps, and is thought dead")
     session_s = world.config.session_timeout_ms / 1000
     for controller in world.controllers:
-        world.network.stall(controller.name, host.name, session_s * 2 + rng.uniform(0.5, 3.0), Conversation.OBSERVER)
+        world.network.hush(controller.name, host.name, Conversation.OBSERVER)
     world.network.pause(host.name)
     await asyncio.sleep(session_s * rng.uniform(1.1, 1.5))
     before = _epoch(world, host.id)
@@ -76,6 +76,8 @@ async def thought_dead(world: World, lasts_s: float) -> None:
     if not world.lasting:
         await asyncio.sleep(lasts_s)
         _end(world, twin)
+    for controller in world.controllers:
+        world.network.unhush(controller.name, host.name, Conversation.OBSERVER)
 
 
 RUN: dict[str, Fault] = {fault.__name__: fault for fault in (twin_broker,)}

@@ -21,8 +21,9 @@ from simulation import faults_disks
 from simulation.checks.api import CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
+from simulation.faults_nodes import start_again
 from simulation.faults_voters import end_roll
-from simulation.hosts import START_OF_TIME_MS, ControllerHost
+from simulation.hosts import START_OF_TIME_MS, BrokerHost, ControllerHost
 from simulation.recovered_check import checkers_after, generation_of
 from simulation.twins.loop import host_context
 
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED_P = 0.3
 OBSERVER_LOST_P = 0.7
-BEHIND_P = 0.7
+BEHIND_P = 0.9
 """That the disks that are left have not the last of what was committed."""
 SUCCESSOR_P = 0.7
+BROKER_LOST_P = 0.9
 AGAIN_S = 0.3
 WRITES = 8
 
@@ -65,7 +67,15 @@ async def lose_majority(world: World) -> Lost | None:
         for host in (host for host in world.controllers if host not in lost):
             for other in lost:
                 world.network.partition(host.name, other.name)
-        await asyncio.sleep(rng.uniform(0.2, 5.0))
+        brokers = world.rng("recovery, brokers")
+        gone = _in_most_isrs(world) if brokers.random() < BROKER_LOST_P else None
+        if gone is not None:
+            # Its partitions go on without it, and only the disks that will be lost say so.
+            world.note(gone.name, "killed")
+            gone.kill()
+        await asyncio.sleep(rng.uniform(1.5, 5.0))
+        if gone is not None:
+            start_again(world, gone)
     world.lasting = True
     world.operator.busy = True
     world.workload.stop()
@@ -89,6 +99,15 @@ async def lose_majority(world: World) -> Lost | None:
             world.replace_disk(other, f"dir-{other.id}-r{world.next_disk()}")
     world.damaged.clear()
     return Lost(done.generation, host, [other for other in voters if other is not host])
+
+
+def _in_most_isrs(world: World) -> BrokerHost | None:
+    """The broker that runs and is in the most ISRs with others; None: there is no such ISR."""
+    service = world.active()
+    isrs = [one.isr for one in service.image.partitions.values() if len(one.isr) > 1] if service is not None else []
+    running = [host for host in world.members if host.service is not None]
+    most = max(running, key=lambda host: sum(host.id in isr for isr in isrs), default=None)
+    return most if most is not None and any(most.id in isr for isr in isrs) else None
 
 
 def _examined(world: World, host: ControllerHost) -> list[Survivor]:

@@ -430,6 +430,9 @@ class World:
             if name in self.config.faults and (self.members or not FAULTS[name].needs_brokers):
                 self._calm = "all" if FAULTS[name].needs_brokers else "controllers"
                 await fault(self, self.config.faults[name])
+        if self.config.recovery:
+            # What the lost disks alone have is to be committed first.
+            self._calm = "controllers"
         recovery = await recovered_quorum.lose_majority(self) if self.config.recovery else None
         await self._heal()
         if recovery is not None:

@@ -21,12 +21,15 @@ DRAWN_APART = ("stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer",
                "broker_away", "broker_refused", "lower_features", "move_voter", "unregister_broker", "alter_hostnames",
                "kill_between_steps", "disk_low")  # fmt: skip
 """Drawn by a generator of their own, for the same reason."""
-BUILDS_SHARE = RECOVERY_SHARE = 0.15
+BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
+"""The latter: of the runs that may have one."""
+LOWERED_SHARE = 0.2
+"""Where metadata.version is lowered: of either, as a lowered level leaves it little to do, or is left out for it."""
 NOT_RECOVERED = ("bit_flip", "lower_features")
 """Faults that do not go with a recovery."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
-DRAWN_BY_PROFILES = ("thought_dead", "controllers_away", "all_disks_low")
+DRAWN_BY_PROFILES = ("slow_fetch", "whole_roll", "thought_dead", "controllers_away", "all_disks_low")
 """By nothing else."""
 
 
@@ -152,24 +155,37 @@ def draw(seed: int) -> SwarmConfig:
 
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
     """What is drawn for the run as it is then: snapshots in parts, nodes of two builds, a quorum that is lost."""
-    if config.snapshot_bytes:
+    if config.snapshot_bytes and not config.snapshot_part_bytes:
         parts = random.Random(f"{seed} swarm, parts")
-        config = replace(config, snapshot_part_bytes=parts.choice((0, 0, 0, 0, 100, 300, 1000)))
+        config = replace(config, snapshot_part_bytes=parts.choice((*(0,) * 9, 100, 300, 1000)))
         if config.snapshot_part_bytes:
             cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
             config = replace(config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut})
     builds = random.Random(f"{seed} swarm, builds")
-    if builds.random() < BUILDS_SHARE:
+    lowered = "lower_features" in config.faults
+    if builds.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
         old = config.release_version == 1
-        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4))
-        changes = {name: FAULTS[name].draw(builds) for name in ("change_build", "raise_features")}
+        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4, 4, 4))
+        changes = {name: builds.uniform(0.4, 0.8) for name in ("change_build", "raise_features")}
+        changes["whole_roll"] = FAULTS["whole_roll"].draw(builds)
         release = 1 if old else level
         config = replace(config, old_build=level, release_version=release, faults={**config.faults, **changes})
     lost = random.Random(f"{seed} swarm, recovery")
-    if lost.random() < RECOVERY_SHARE and not config.release_version and config.voters > 1:
+    share = LOWERED_SHARE if lowered else RECOVERY_SHARE
+    if lost.random() < share and not config.release_version and config.voters > 1:
         # In that life voters come and go: whose copy is sound only the log knows. And leader epochs have ranges at the latest level alone.
         faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
         config = replace(config, recovery=True, faults=faults)
+        if config.brokers:
+            # What brokers hold is judged, too.
+            config = replace(
+                config,
+                brokers=max(config.brokers, 2),
+                data_per_s=config.data_per_s or 5.0,
+                isr_changes_per_s=0.0,
+                session_timeout_ms=1500,
+                replica_lag_ms=500,
+            )
     return config
 
 

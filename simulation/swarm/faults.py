@@ -95,9 +95,11 @@ FAULTS: dict[str, FaultRange] = {
     "broker_away": _every(3.0, 12.0, needs_brokers=True),
     "broker_refused": _every(2.0, 8.0, needs_brokers=True),
     # Once, at the end.
+    "slow_fetch": FaultRange("once", 1.2, 1.8, needs_brokers=True),
     "thought_dead": FaultRange("once", 1.0, 2.0, needs_brokers=True),
+    "whole_roll": FaultRange("once", 0.1, 0.3),
     "all_disks_low": FaultRange("once", 8.0, 12.0),
-    "controllers_away": FaultRange("once", 0.1, 1.0),
+    "controllers_away": FaultRange("once", 0.1, 1.0, needs_brokers=True),
     # Brokers that keep partitions.
     "kill_all_brokers": _data(4.0, 12.0),
     "broker_pause": _data(2.0, 8.0),

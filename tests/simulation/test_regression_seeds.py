@@ -263,6 +263,15 @@ REGRESSIONS = [
         '3.15, "replace_broker_disk": 8.16, "resign": 5.85, "snapshot_cut": 0.811, "split": 6.5}}',
         id="the one controller that brokers are configured with was moved elsewhere",
     ),
+    pytest.param(
+        15,
+        '{"voters": 1, "observers": 2, "clients": 3, "isr_changes_per_s": 10.0, "unclean": true, "balance_interval_s": 5, '
+        '"shared_keys": 2, "numbered_share": 0.0, "timeout_s": 0.3, "safety_s": 9.0, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "drift": 0.01, "snapshot_bytes": 200, "retention_bytes": 1, "snapshot_part_bytes": 300, '
+        '"max_clients": 2, "strict_share": 0.7, "adopt_after_ms": 1000, "work_us": 300.0, "faults": {"thought_dead": '
+        '1.0558442350900719, "newcomer": 0.5, "broker_away": 1.0, "snapshot_cut": 0.3, "kill_broker": 2.0, "long_pause": 8.0}}',
+        id="a heartbeat heard before a controller noticed its own pause was given the pause as well: a dead broker counted on",
+    ),
 ]
 
 

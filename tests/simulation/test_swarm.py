@@ -33,10 +33,10 @@ def test_the_draws_cover_every_fault_and_every_size() -> None:
 
 def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
     drawn = {seed: profiles_of(seed, draw_freely(seed)) for seed in range(300)}
-    assert {len(names) for names in drawn.values()} == {0, 1, 3}
-    assert 0.02 < sum(not names for names in drawn.values()) / 300 < 0.15
-    for name in PROFILES:
-        assert sum(name in names for names in drawn.values()) / 300 > 0.2
+    assert 0.05 < sum(not names for names in drawn.values()) / 300 < 0.2
+    for name, profile in PROFILES.items():
+        # Some are plain, and some without brokers draw few.
+        assert 0.7 * profile.share < sum(name in names for names in drawn.values()) / 300 < 1.15 * profile.share
     assert all(draw(seed) == draw_elements(seed, draw_freely(seed)) for seed, names in drawn.items() if not names)
 
 
@@ -58,7 +58,7 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
         sum(bool(config.old_build) for config in configs) / 300,
         sum(config.recovery for config in configs) / 300,
     ):
-        assert 0.08 < share < 0.35
+        assert 0.2 < share < 0.5
     for config in configs:
         # Nodes of the older build must know the level that the cluster begins with; leader epochs have ranges at the latest alone.
         assert not config.old_build or 0 < config.release_version <= config.old_build
