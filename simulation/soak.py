@@ -128,7 +128,7 @@ def summary_of(outcomes: Iterator[dict[str, Any]], failures: Path | None, *, qui
         "faults": dict(sorted(faults.items())),
         "never_happened": sorted(set(FAULTS) - set(faults)),
         "operations": dict(sorted(operations.items())),
-        "checks_at_work": {what: round(runs / count, 2) for what, runs in sorted(at_work.items(), key=_rarest)},
+        "checks_at_work": {what: round(runs / count, 3) for what, runs in sorted(at_work.items(), key=_rarest)},
         "failed": [{key: one[key] for key in ("seed", "failure", "shrunk")} for one in failed],
         "interrupted": interrupted,
     }

@@ -13,6 +13,7 @@ from controller.visibility.lao import LaoTracker
 from raftlog.quorum import events
 from raftlog.replica import replica
 from raftlog.replica.replica import Replica
+from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.soak import run_pool, summary_of
 from simulation.swarm.config import SwarmConfig
@@ -20,6 +21,10 @@ from simulation.twins.network import SimNetwork
 from simulation.world import run_swarm
 
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
+AT_WORK_SHARE = 0.2
+"""Of the runs: in so many, at least, each counter of each checker has counted something."""
+AFTER_A_RECOVERY = "Recovered"
+"""The checker that only a run with a lost quorum has."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +43,10 @@ def test_all_promises_hold_and_every_fault_has_happened() -> None:
     if SEEDS >= 300:
         assert summary["never_happened"] == []
         assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(summary["faults"])
+        at_work = summary["checks_at_work"]
+        assert {what: share for what, share in at_work.items() if share < AT_WORK_SHARE} == {}
+        counted = {type(checker).__name__ for checker in all_checkers()} | {AFTER_A_RECOVERY}
+        assert {what.partition(".")[0] for what in at_work} == counted
     done = summary["operations"]
     assert done["write_config ok"] > 20 * SEEDS
     assert done["read_config ok"] > 10 * SEEDS
