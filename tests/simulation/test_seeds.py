@@ -23,6 +23,8 @@ from simulation.world import run_swarm
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 AT_WORK_SHARE = 0.2
 """Of the runs: in so many, at least, each counter of each checker has counted something."""
+LEFT_OUT = {"Recovered.excused": 0.1}
+"""Partitions that a check passes over, as their records may be gone: to be seen now and then, and no work."""
 AFTER_A_RECOVERY = "Recovered"
 """The checker that only a run with a lost quorum has."""
 
@@ -44,7 +46,7 @@ def test_all_promises_hold_and_every_fault_has_happened() -> None:
         assert summary["never_happened"] == []
         assert {"broker:unsynced_loss", "broker:eio_append", "broker:eio_flush"} <= set(summary["faults"])
         at_work = summary["checks_at_work"]
-        assert {what: share for what, share in at_work.items() if share < AT_WORK_SHARE} == {}
+        assert {what: share for what, share in at_work.items() if share < LEFT_OUT.get(what, AT_WORK_SHARE)} == {}
         counted = {type(checker).__name__ for checker in all_checkers()} | {AFTER_A_RECOVERY}
         assert {what.partition(".")[0] for what in at_work} == counted
     done = summary["operations"]
