@@ -101,14 +101,13 @@ class ActiveController:
         self.settings = settings
         self.pending = pending
         self._cluster_id = cluster_id
-        self._generation = generation
         lag_watch = LagWatch(
             lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
             probation_s=settings.broker_metadata_lag_probation_ms / 1000,
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
             now=now,
         )
-        absences = Absences(settings.broker_id_adopt_after_ms / 1000, now)
+        absences = Absences(settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now)
         read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
         self.state = ControllerState(
             cluster_id,
@@ -123,6 +122,7 @@ class ActiveController:
             rng,
             absences,
             Gone(settings.broker_session_timeout_ms / 1000),
+            generation,
             EpochFloor(generation),
             began_at=now,
             controller_ids=lambda now: frozenset() if quorum is None else controller_ids(quorum(now)),
@@ -215,7 +215,7 @@ class ActiveController:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
                 if client.sequence or client.client_id:
-                    result = find_result(self.pending, client, self._generation)
+                    result = find_result(self.pending, client, self.state.generation)
                     if result is not None:
                         return Decision([], duplicate=result)
             decision = handler(body, now)

@@ -39,6 +39,8 @@ class FollowerEvents:
 
     moved: Callable[[], None]
     """The view has moved: records were applied, or LAO or the controller epoch heard."""
+    generation_known: Callable[[], None]
+    """The first one that this process sees."""
     generation_changed: Callable[[], None]
     """The view was emptied: the log is another one."""
     failed: Callable[[FatalError], None]
@@ -203,6 +205,7 @@ class MetadataFollower:
         else:
             if view.generation == -1:
                 view.reset(reply.generation)
+                self._events.generation_known()
             self._accept(reply)
 
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:

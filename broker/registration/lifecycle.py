@@ -58,6 +58,8 @@ class Exit:
     clean: bool
 
 
+UNKNOWN_GENERATION = -1
+
 # A registration refused with one of these is refused again: tell the operator at once.
 HOPELESS = frozenset(
     {
@@ -88,6 +90,7 @@ class Lifecycle:
         )
         self.epoch = -1
         self.exit: Exit | None = None
+        self._generation = self._registered_in = UNKNOWN_GENERATION
         self._previous_epoch = -1
         self._in_flight: Register | Heartbeat | None = None
         self._urgent = False
@@ -193,12 +196,22 @@ class Lifecycle:
 
     # --- what happens to it -------------------------------------------------------------------------------------------
 
-    def registered(self, epoch: int, now: float, *, heartbeats: bool = True, metadata_offset: int = -1) -> None:
+    def registered(
+        self,
+        epoch: int,
+        now: float,
+        *,
+        heartbeats: bool = True,
+        metadata_offset: int = -1,
+        generation: int = UNKNOWN_GENERATION,
+    ) -> None:
         """The registration is committed under this broker epoch. ``heartbeats``: whether they are in force, until the own image says.
 
         ``metadata_offset``: what the controller had decided up to then [in another generation of the log this very registration may
         stand at its beginning: an image from there would give roles of long ago, and delete what was created since].
+        ``generation``: of the log in which it is registered.
         """
+        self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
         self._in_flight, self._stale = None, False
         self._heartbeats = heartbeats
@@ -206,6 +219,9 @@ class Lifecycle:
         self._contact_at = self._sent_at
         self._backoff.reset()
         self._next_at = now
+        if generation != UNKNOWN_GENERATION and generation < self._generation:
+            # The answer of a log that was taken back meanwhile.
+            self._begin_again(now)
         self._look(now)
 
     @property
@@ -261,10 +277,17 @@ class Lifecycle:
         if reached or self._unfenced != was_unfenced:
             self.hasten(now)
 
-    def generation_changed(self, now: float) -> None:
-        """The log was restored: what was registered before says nothing about it."""
+    def generation_seen(self, generation: int, now: float) -> None:
+        """The log is of this generation, another one than before or the first one that is known: a registration elsewhere is void.
+
+        [A broker registers; before it has fetched anything the quorum is lost, and recovered without this registration. No controller
+        of the shorter log knows its epoch, each takes itself for the stale one, and the broker asks for ever.]
+        """
+        first = self._generation == UNKNOWN_GENERATION
+        self._generation = generation
         self._image_offset, self._registration, self._unfenced = -1, None, False
-        if self.epoch >= 0:
+        known = self._registered_in != UNKNOWN_GENERATION
+        if self.epoch >= 0 and (self._registered_in != generation if known else not first):
             self._begin_again(now)
 
     def hasten(self, now: float) -> None:

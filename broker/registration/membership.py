@@ -10,7 +10,7 @@ import structlog
 
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.registration.lifecycle import NEVER, Exit, Heartbeat, Lifecycle, Register
+from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
 from broker.registration.registering import LISTENER_NAME, registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
@@ -138,6 +138,7 @@ class Membership:
             self._loop.time(),
             heartbeats=not reply.heartbeats_off,
             metadata_offset=reply.metadata_offset,
+            generation=reply.generation if reply.HasField("generation") else UNKNOWN_GENERATION,
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:

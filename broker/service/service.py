@@ -100,7 +100,7 @@ class BrokerService:
             transport,
             settings.controllers,
             self._view,
-            FollowerEvents(self._moved, self._generation_changed, self._failed),
+            FollowerEvents(self._moved, self._generation_known, self._generation_changed, self._failed),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
             broker_epoch=lambda: self._lifecycle.epoch,
@@ -291,8 +291,12 @@ class BrokerService:
         self.requests.released()
         self._follower.resume()
 
+    def _generation_known(self) -> None:
+        self._lifecycle.generation_seen(self._view.generation, self._loop.time())
+        self._membership.pump()
+
     def _generation_changed(self) -> None:
-        self._lifecycle.generation_changed(self._loop.time())
+        self._lifecycle.generation_seen(self._view.generation, self._loop.time())
         message = f"the log was replaced by generation {self._view.generation}"
         self.requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
         if self.data is not None:

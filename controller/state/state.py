@@ -43,6 +43,8 @@ class ControllerState:
     rng: random.Random
     absences: Absences
     gone: Gone
+    generation: int = 0
+    """Of the log: how often it was taken back to an older state."""
     epoch_floor: EpochFloor = field(default_factory=lambda: EpochFloor(0))
     wants_unfence: set[int] = field(default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""

@@ -5,7 +5,7 @@ import random
 import pytest
 from broker_log import LogMaker
 
-from broker.registration.lifecycle import NEVER, Heartbeat, Lifecycle, Register, State
+from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Heartbeat, Lifecycle, Register, State
 from broker.settings import LifecycleSettings
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 
@@ -283,9 +283,11 @@ def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() ->
 
 
 def test_another_generation_is_registered_in_anew() -> None:
-    life = Life().active()
-    life.advance()
-    life.it.generation_changed(life.now)
+    """Controllers of an older build do not say in which one it was registered."""
+    life = Life()
+    life.it.generation_seen(0, life.now)
+    life.active().advance()
+    life.it.generation_seen(1, life.now)
     assert life.it.state is State.INITIAL
     assert life.it.self_fenced(life.now)
     life.ok()  # of the heartbeat that was in flight: means nothing any more
@@ -294,9 +296,10 @@ def test_another_generation_is_registered_in_anew() -> None:
 
 
 def test_in_another_generation_the_same_registration_counts_only_from_where_it_was_decided_on() -> None:
-    life = Life().active()
-    life.advance()
-    life.it.generation_changed(life.now)
+    life = Life()
+    life.it.generation_seen(0, life.now)
+    life.active().advance()
+    life.it.generation_seen(1, life.now)
     life.ok()
     assert life.poll() == Register(EPOCH)
     life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 50)
@@ -313,6 +316,35 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
     assert life.it.state is State.ACTIVE
     assert life.it.why_fenced(life.now) == ""
     assert isinstance(life.poll(), Heartbeat), "that it has come so far is told at once"
+
+
+@pytest.mark.parametrize(
+    ("registered_in", "seen_first", "again"),
+    [(0, 1, True), (0, 0, False), (1, 1, False), (UNKNOWN_GENERATION, 0, False), (UNKNOWN_GENERATION, 1, False)],
+)
+def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generation(
+    registered_in: int, seen_first: int, again: bool
+) -> None:
+    """[registered, and the log is taken back before the first fetch: the epoch is beyond the end of every controller's log]"""
+    life = Life()
+    assert isinstance(life.poll(), Register)
+    life.it.registered(EPOCH, life.now, generation=registered_in)
+    assert isinstance(life.poll(), Heartbeat)
+    life.it.generation_seen(seen_first, life.now)
+    life.fail(ErrorCode.NOT_CONTROLLER)
+    assert isinstance(life.advance(), Register if again else Heartbeat)
+
+
+@pytest.mark.parametrize(("registered_in", "again"), [(0, True), (1, False), (2, False)])
+def test_an_answer_of_a_log_that_was_taken_back_meanwhile_is_no_registration(registered_in: int, again: bool) -> None:
+    life = Life()
+    assert isinstance(life.poll(), Register)
+    life.it.generation_seen(1, life.now)
+    life.it.registered(EPOCH, life.now, generation=registered_in)
+    assert isinstance(life.poll(), Register if again else Heartbeat)
+    # The one that is ahead of what was fetched is in force when the log has come to it.
+    life.it.generation_seen(2, life.now)
+    assert (life.it.epoch < 0) is (registered_in < 2)
 
 
 def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch() -> None:

@@ -113,7 +113,9 @@ class Stage:
             self.controllers.network.transport_for("me"),
             [f"{host}:1" for host in HOSTS],
             self.view,
-            FollowerEvents(lambda: self.moved.append(self.view.applied), lambda: None, self.failures.append),
+            FollowerEvents(
+                lambda: self.moved.append(self.view.applied), lambda: None, lambda: None, self.failures.append
+            ),
             cluster_id=CLUSTER,
             broker_id=ME,
             broker_epoch=lambda: -1,

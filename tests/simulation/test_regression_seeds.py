@@ -272,6 +272,36 @@ REGRESSIONS = [
         '1.0558442350900719, "newcomer": 0.5, "broker_away": 1.0, "snapshot_cut": 0.3, "kill_broker": 2.0, "long_pause": 8.0}}',
         id="a heartbeat heard before a controller noticed its own pause was given the pause as well: a dead broker counted on",
     ),
+    pytest.param(
+        1795379987733,
+        '{"voters": 5, "clients": 1, "direct_clients": 1, "topics_share": 0.3, "asks_share": 0.9, '
+        '"admin_per_s": 3.0, "unclean": true, "unclean_topics": true, "balance_interval_s": 5, "value_bytes":'
+        ' 1000, "shared_keys": 4, "numbered_share": 0.0, "timeout_s": 10.0, "safety_s": 9.78971570572349, '
+        '"delay_min_ms": 0.5, "delay_mean_ms": 1.5, "disk_max_ms": 20.0, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "drift": 0.1, "snapshot_bytes": 50000, "retention_bytes": 5000, "data_per_s": '
+        '8.0, "replica_lag_ms": 500, "max_clients": 2, "round_robin": true, "adopt_after_ms": 1000, '
+        '"reserve_bytes": 100000, "faults": {"kill_controller": 1.54, "loop_blocked": 0.758, "resign": 2.13, '
+        '"answers_late": 4.76, "conversation_cut": 2.13, "fetches_late": 1.34, "kill_broker": 0.8, '
+        '"kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0, "newcomer": 0.5, "broker_away": '
+        "1.0}}",
+        id="an absent broker's id was given away a session too early after a failover",
+    ),
+    pytest.param(
+        150,
+        '{"voters": 5, "observers": 1, "clients": 3, "direct_clients": 1, "topics_share": 0.3, "asks_share": '
+        '0.9, "admin_per_s": 3.0, "unclean": true, "unclean_topics": true, "balance_interval_s": 5, '
+        '"shared_keys": 4, "numbered_share": 0.0, "timeout_s": 0.5, "safety_s": 9.0, "disk_max_ms": 10.0, '
+        '"session_timeout_ms": 1500, "queue_messages": 64, "drift": 0.1, "snapshot_bytes": 1000, '
+        '"retention_bytes": 1, "recovery": true, "data_per_s": 8.0, "replica_lag_ms": 500, "max_clients": 2, '
+        '"strict_share": 0.7, "exports_per_s": 1.0, "adopt_after_ms": 1000, "reserve_bytes": 100000, '
+        '"faults": {"kill_controller": 1.0, "pause": 2.0, "loop_blocked": 3.87, "resign": 2.54, "partition": '
+        '2.62, "ring": 9.9, "bridge": 6.48, "link_broken": 0.0126, "request_repeated": 0.338, "transfer": '
+        '1.94, "raise_features": 5.06, "kill_broker": 0.8, "answers_late": 4.58, "newcomer": 0.5, '
+        '"conversation_cut": 2.96, "broker_away": 1.0, "thought_dead": 1.2359574506277196, '
+        '"kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0, "stop_broker": 0.7, '
+        '"alter_hostnames": 1.0, "all_disks_low": 7.248612468723051, "controllers_away": 0.8814946142677965}}',
+        id="a broker that had registered in a log which was taken back asked for ever",
+    ),
 ]
 
 

@@ -37,7 +37,6 @@ def test_no_check_is_idle_and_clients_have_written_and_read() -> None:
         looked_at.update(lived(seed).looked_at)
         done.update(lived(seed).operations)
     assert {what.partition(".")[0] for what in looked_at} >= {type(checker).__name__ for checker in all_checkers()}
-    idle = {what for what, found in looked_at.items() if not found}
-    assert len(idle) < len(looked_at) // 10, idle
+    assert {what for what, found in looked_at.items() if not found} == set()
     for name in ("write_config ok", "read_config ok", "produce ok", "consumed"):
         assert done[name] > 10 * len(SEEDS), name

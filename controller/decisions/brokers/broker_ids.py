@@ -75,7 +75,7 @@ class _Asking:
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
-            return _Life.GONE
+            return _Life.UNDECIDED if self._may_be_unheard(broker_id) else _Life.GONE
         late_s = self.state.settings.broker_session_timeout_ms / 1000
         heard = (
             contact > max(self.state.began_at, self.state.sessions_given_at)
@@ -83,14 +83,14 @@ class _Asking:
         )
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
-    def may_be_unheard(self, broker: Broker) -> bool:
+    def _may_be_unheard(self, broker_id: int) -> bool:
         """Whether a fenced broker may heartbeat, and this controller is too new to have heard it.
 
         [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand asks for it a moment later.]
         """
-        age_s = self.now - self.state.began_at
-        young = age_s < self.state.settings.broker_session_timeout_ms / 1000
-        return young and broker.fenced and not broker.has_left and not heartbeats_off(self.state)
+        broker: Broker | None = self.image.brokers.get(broker_id)
+        fenced = broker is not None and broker.fenced and not broker.has_left
+        return fenced and self.state.absences.first_session(self.now) and not heartbeats_off(self.state)
 
     def unheard(self, broker_id: int) -> float | None:
         """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""
@@ -187,8 +187,6 @@ def _unless_taken(asking: _Asking, mapping: Hostname, broker: Broker | None, not
     if broker is None:
         return _mapped(asking, mapping, "which is not registered")
     life = asking.life(broker.id)
-    if life is _Life.GONE and asking.may_be_unheard(broker):
-        life = _Life.UNDECIDED
     if life is _Life.GONE:
         return _mapped(asking, mapping, "whose session has ended")
     if life is _Life.UNDECIDED:

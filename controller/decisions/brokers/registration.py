@@ -304,4 +304,5 @@ def _response(
         id_source=rpc.BROKER_ID_GIVEN if choice is None else choice.source,
         id_reason="" if choice is None else choice.why,
         metadata_offset=max(epoch, state.pending.offset),
+        generation=state.generation,
     )
