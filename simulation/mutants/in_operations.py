@@ -73,7 +73,7 @@ MUTANTS = (
         (Edit("controller.decisions.quorum.features:_voters_against", "elif known < level:", "elif False:"),),
         BUILDS,
         "controllers of two builds",
-        known=1,
+        known=2,
     ),
     Mutant(
         "old-broker-registered",
@@ -87,7 +87,7 @@ MUTANTS = (
         ),
         BUILDS,
         "brokers of two builds",
-        known=8,
+        known=21,
     ),
     Mutant(
         "cursors-below-level",
