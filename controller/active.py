@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from controller.decision import Decision, check_record_bytes, refuse
+from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, Write, check_record_bytes, refuse
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.brokers.heartbeats import (
     check_heartbeat,
@@ -35,9 +34,11 @@ from controller.decisions.partitions.topics import create_topics, delete_topics
 from controller.decisions.quorum.features import update_features
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
 from controller.decisions.quorum.transfer import decide_transfer
+from controller.effects import Fenced, ProgressRecorded
 from controller.rules.fencing import fence
 from controller.settings import ControllerSettings
 from controller.state.absences import Absences
+from controller.state.apply import apply
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.state.epoch_floor import EpochFloor
 from controller.state.gone import Gone
@@ -74,7 +75,7 @@ class ActiveController:
     """Decides for one epoch.
 
     ``pending`` is shared with the shell, which folds every decision's records into it (and into ``lao``) before it asks for the
-    next one, and then calls the decision's ``on_proposed``. The whole local log is in it before this is made; ``lao`` has seen it
+    next one, and then calls ``proposed``. The whole local log is in it before this is made; ``lao`` has seen it
     too. ``sessions`` comes empty. ``quorum`` shows the replicas' progress; without it the voter set cannot change.
     """
 
@@ -122,6 +123,8 @@ class ActiveController:
             rng,
             absences,
             Gone(settings.broker_session_timeout_ms / 1000),
+            # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
+            ProgressPolicy(settings.progress_interval_ms / 1000, epoch_start_offset),
             generation,
             EpochFloor(generation),
             began_at=now,
@@ -147,9 +150,6 @@ class ActiveController:
         self._expiry = ClientExpiry(settings, now)
         self._balance = LeaderBalance(settings, now)
         self._hostnames = HostnameCollector(now)
-        self._progress = ProgressPolicy(settings.progress_interval_ms / 1000)
-        # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
-        self._observed = epoch_start_offset
         state, members = self.state, self.membership
         self._handlers: dict[str | None, Callable[[Any, float], Decision]] = {
             "register_broker": lambda request, now: register_broker(state, request, now),
@@ -217,13 +217,13 @@ class ActiveController:
                 if client.sequence or client.client_id:
                     result = find_result(self.pending, client, self.state.generation)
                     if result is not None:
-                        return Decision([], duplicate=result)
+                        return Duplicate(result)
             decision = handler(body, now)
-            if kind not in WHOLE:
+            if isinstance(decision, Write) and kind not in WHOLE:
                 check_record_bytes(decision.records, str(kind))
             return decision
         except ApiError as error:
-            return Decision([], None, error)
+            return Refusal(error)
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
@@ -291,6 +291,12 @@ class ActiveController:
         broker: Broker | None = self.pending.brokers.get(broker_id)
         return broker if broker is not None and broker.epoch == broker_epoch and not broker.has_left else None
 
+    def proposed(self, decision: Decision, now: float) -> None:
+        """A decision's records, if it has any, are in the pending image: its effects take force."""
+        if isinstance(decision, Write | Reply | Defer):
+            for effect in decision.effects:
+                apply(self.state, effect, now)
+
     def committed_advanced(self, image: Image) -> None:
         """The high watermark has passed the records of ``image``."""
         self.state.committed = image
@@ -310,7 +316,7 @@ class ActiveController:
             or self._next_admitted() is not None
         )
 
-    def next_due(self, now: float, *, fencing_only: bool = False) -> Decision | None:
+    def next_due(self, now: float, *, fencing_only: bool = False) -> Write | None:
         """The next thing to do by itself, always with records; None: nothing now. Call it until then, proposing each.
 
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
@@ -320,7 +326,7 @@ class ActiveController:
             self.state.absences.look(self.pending.snapshot(), self.sessions.is_alive, now)
         if fencing_only:
             return (
-                self.begin_generation(now)
+                self.begin_generation()
                 or self._fence_silent(now)
                 or self._fence_gone(now)
                 or self.state.leaving.due(self.pending)
@@ -328,7 +334,7 @@ class ActiveController:
             )
         return (
             self.bootstrap()
-            or self.begin_generation(now)
+            or self.begin_generation()
             or self._fence_silent(now)
             or self._fence_gone(now)
             or self.state.leaving.due(self.pending)
@@ -346,7 +352,7 @@ class ActiveController:
         if self._needs_bootstrap() or self.state.leaving or self.state.epoch_floor.is_due(self.pending):
             return -math.inf
         expiry = self.sessions.next_expiry()
-        progress = self._progress.next_due(self.lao.lao)
+        progress = self.state.progress.next_due(self.lao.lao)
         return min(
             self.state.lag_watch.next_check,
             self.state.gone.next_check,
@@ -360,7 +366,7 @@ class ActiveController:
             math.inf if progress is None else progress,
         )
 
-    def bootstrap(self) -> Decision | None:
+    def bootstrap(self) -> Write | None:
         """The feature levels that a new cluster starts with. Asked of the log itself: a flag would outlive a lost epoch."""
         if not self._needs_bootstrap():
             return None
@@ -368,22 +374,20 @@ class ActiveController:
         levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
         if versions.supports_heartbeat_levels(levels):
             levels[versions.BROKER_HEARTBEAT_VERSION] = 1
-        return Decision(
-            [record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels.items()]
-        )
+        return Write([record(pb.FeatureLevelRecord(name=name, feature_level=level)) for name, level in levels.items()])
 
-    def begin_generation(self, now: float) -> Decision | None:
+    def begin_generation(self) -> Write | None:
         """In a log that was taken back: all brokers fenced, and leader epochs above whatever was led before, batch by batch."""
-        return self.state.epoch_floor.due(self.state, now)
+        return self.state.epoch_floor.due(self.state)
 
-    def unfence_ready(self, now: float) -> Decision | None:
+    def unfence_ready(self, now: float) -> Write | None:
         """Unfence a broker that asked for it and has become ready."""
         if self.state.wants_unfence and now >= self._look_at_all:
             self._look_at_all = now + LOOK_AT_ALL_S
             self.state.to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
         while (broker := self._next_admitted()) is not None:
             if not on_probation(self.state, broker, now):
-                return unfence_decision(self.state, broker, now)
+                return unfence_decision(self.state, broker)
             del self.state.to_look_at[broker.id]
         return None
 
@@ -404,30 +408,24 @@ class ActiveController:
             del to_look_at[broker_id]
         return None
 
-    def _fence_silent(self, now: float) -> Decision | None:
+    def _fence_silent(self, now: float) -> Write | None:
         while (broker_id := self.sessions.expired(now)) is not None:
             broker: Broker | None = self.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
-                return self._fence(broker, Cause.SESSION_TIMED_OUT, now, partial(self.state.forget, broker.id))
+                return self._fence(broker, Cause.SESSION_TIMED_OUT)
             # Nothing to write: it is fenced already, or counts as active without heartbeats.
             self.state.forget(broker_id)
         return None
 
-    def _fence_gone(self, now: float) -> Decision | None:
+    def _fence_gone(self, now: float) -> Write | None:
         if now < self.state.gone.next_check or heartbeats_off(self.state):
             return None
         broker = self.state.gone.due(self.pending.snapshot(), self.state.read_leases, now)
         if broker is None:
             return None
+        return self._fence(broker, Cause.PROCESS_GONE)
 
-        def remember() -> None:
-            # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
-            self.state.gone.fenced(broker.id, now)
-            self.state.drop_wishes(broker.id)
-
-        return self._fence(broker, Cause.PROCESS_GONE, now, remember)
-
-    def _fence_stuck(self, now: float) -> Decision | None:
+    def _fence_stuck(self, now: float) -> Write | None:
         watch = self.state.lag_watch
         if now < watch.next_check:
             return None
@@ -443,25 +441,11 @@ class ActiveController:
             leases.stop(stuck)
             watch.look_again(now, leases.ends_at(stuck))
             return None
+        return self._fence(self.pending.brokers[stuck], Cause.METADATA_LAG)
 
-        def remember() -> None:
-            # It lags, and heartbeats: its session goes on, and nobody gets its id meanwhile.
-            self.state.drop_wishes(stuck)
-            leases.forget(stuck)
-            watch.fenced(stuck, now)
-
-        return self._fence(self.pending.brokers[stuck], Cause.METADATA_LAG, now, remember)
-
-    def _fence(self, broker: Broker, cause: Cause, now: float, remember: Callable[[], None]) -> Decision:
-        """``remember``: what this cause changes beside the state of every broker that is fenced."""
+    def _fence(self, broker: Broker, cause: Cause) -> Write:
         records = fence(self.pending, broker, cause)
-
-        def fenced() -> None:
-            remember()
-            self.state.changed(broker.id, now)
-            self.state.leaving.fenced(broker.id, len(records))
-
-        return Decision(records, None, None, fenced)
+        return Write(records, effects=(Fenced(broker.id, cause, len(records)),))
 
     def _unfenced_reporting(self) -> list[int]:
         brokers = self.pending.brokers
@@ -472,23 +456,18 @@ class ActiveController:
             if broker is not None and not broker.fenced and broker.registration_version != LEGACY_REGISTRATION
         ]
 
-    def _write_progress(self, now: float) -> Decision | None:
+    def _write_progress(self, now: float) -> Write | None:
         # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is committed of the next one.
         high_watermark = max(self.state.committed.offset + 1, self.lao.high_watermark)
-        message = self._progress.decide(self.lao.lao, high_watermark, self.lao.applied_offsets(), now)
+        message = self.state.progress.decide(self.lao.lao, high_watermark, self.lao.applied_offsets(), now)
         if message is None:
             return None
-        end = self.next_offset + 1
-
-        def remember() -> None:
-            self._progress.proposed(message, now)
-            self._observed = end
-
-        return Decision([record(message)], None, None, remember)
+        return Write([record(message)], effects=(ProgressRecorded(message),))
 
     def _observe_proposed(self) -> None:
         """Tell the progress policy what was proposed since: everything but its own records is news to it."""
-        count = self.next_offset - self._observed
+        progress = self.state.progress
+        count = self.next_offset - progress.observed_end
         if count > 0:
-            self._progress.observe_proposed([_NEWS] * count, self._observed)
-            self._observed = self.next_offset
+            progress.observe_proposed([_NEWS] * count, progress.observed_end)
+            progress.observed_end = self.next_offset

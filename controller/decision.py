@@ -1,10 +1,10 @@
-"""What a decision is: records to write, the answer to give, and what to remember once the records are proposed."""
+"""What a decision is: one of six outcomes, each a value. Deciding changes nothing yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from controller.effects import Effect
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.records import Record
@@ -15,26 +15,58 @@ MAX_BATCH_BYTES = 8 << 20
 _FEW_RECORDS = 512
 
 
-class Decision(NamedTuple):
-    """The outcome of one request or timer; deciding it has changed nothing yet. A tuple, as there is one for each write.
-
-    ``records`` is one atomic batch, in order. ``body`` is the response message of the request's kind, None with an ``error`` or
-    when nobody asked. ``on_proposed`` changes soft state: called once the records are in the pending image, or at once if there
-    are none; dropped if they can't be proposed, so that soft state never runs ahead of the log.
-    """
+class Write(NamedTuple):
+    """Records to propose, and the answer when they are committed. A tuple, as there is one for each write."""
 
     records: list[Record]
+    """One atomic batch, in order; never empty."""
     body: Any = None
-    error: ApiError | None = None
-    on_proposed: Callable[[], None] | None = None
+    """The response message of the request's kind; None when nobody asked."""
+    effects: tuple[Effect, ...] = ()
     answer_when_appended: bool = False
     """The answer goes out when the records are in the leader's log, without saying that they are committed."""
-    duplicate: ClientResult | None = None
-    """A retry: what the write became when it was executed. Nothing else is set."""
-    decide_again_at: float | None = None
-    """Nothing is decided yet: the request waits, and is decided anew at this time (seconds of the loop's clock). No answer is set."""
-    transfer_to: int | None = None
+
+
+class Reply(NamedTuple):
+    """An answer that writes nothing: it goes out when a round has confirmed the leadership."""
+
+    body: Any
+    effects: tuple[Effect, ...] = ()
+
+
+class Refusal(NamedTuple):
+    """The request failed for certain, and changed nothing."""
+
+    error: ApiError
+
+
+class Duplicate(NamedTuple):
+    """A retry: what the write became when it was executed."""
+
+    result: ClientResult
+
+
+class Defer(NamedTuple):
+    """Nothing is decided yet: the request waits, and is decided anew ``at`` this time (seconds of the loop's clock)."""
+
+    at: float
+    effects: tuple[Effect, ...] = ()
+
+
+class TransferLeadership(NamedTuple):
     """Hand the leadership over to this voter; the answer goes out when that is done."""
+
+    target_id: int
+    body: Any
+
+
+Decision = Write | Reply | Refusal | Duplicate | Defer | TransferLeadership
+"""The outcome of one request. What time brings is always a Write."""
+
+
+def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write | Reply:
+    """An answer, with whatever it writes."""
+    return Write(records, body, effects) if records else Reply(body, effects)
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:

@@ -16,7 +16,7 @@ FLOORS: dict[str, str] = {
     "contracts": """
         raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.wording raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.limits raftlog.endpoint raftlog.durable
-        raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch
+        raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.deadline_timer
     """,
     "content": "raftlog.metadata",
     "seams": "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api raftlog.observability.registry",
@@ -24,7 +24,8 @@ FLOORS: dict[str, str] = {
     "adapters": "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config raftlog.segments",
     "replica and client": "raftlog.replica raftlog.client",
     "decisions": """
-        controller.settings controller.decision controller.rules controller.visibility controller.state controller.disk
+        controller.settings controller.effects controller.decision controller.rules controller.visibility controller.state
+        controller.disk
         controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
         controller.decisions.clients controller.active
         broker.settings broker.partition broker.replication broker.metadata broker.registration

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys
@@ -26,7 +26,7 @@ _ID_DIGITS = 10
 
 def alter_configs(
     view: ImageView, settings: ControllerSettings, request: rpc.IncrementalAlterConfigsRequest
-) -> Decision:
+) -> Write | Reply:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
     resources = request.resources
     if len(resources) > settings.max_records_per_request:
@@ -54,7 +54,7 @@ def alter_configs(
         check_record_count(len(records), settings.max_records_per_request)
     if request.validate_only:
         records = []
-    return Decision(records, _response(resources, errors))
+    return write_or_reply(records, _response(resources, errors))
 
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:

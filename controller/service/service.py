@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from controller.active import ActiveController
-from controller.decision import Decision
+from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.disk.snapshots import SnapshotLoad, Snapshots
 from controller.disk.space import FINE, WRITES_WITHOUT_SPACE, SpaceWatch
 from controller.service.answers import duplicate_of, failure, fill_error, say_how_far, send_quietly
@@ -599,27 +599,27 @@ class ControllerService:
                 self._refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
             decision = self._decide(active, waiting, now)
-            if decision.transfer_to is not None:
+            if isinstance(decision, TransferLeadership):
                 self._begin_transfer(leadership, decision, waiting)
                 break
-            if decision.records:
+            if isinstance(decision, Write):
                 written += len(decision.records)
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
-            if decision.on_proposed is not None:
-                decision.on_proposed()
-                if decision.decide_again_at is not None:
-                    parking.give_back_place(peer)
-                    self._intake.defer(waiting, decision.decide_again_at)
-                    continue
+            active.proposed(decision, now)
+            if isinstance(decision, Defer):
+                parking.give_back_place(peer)
+                self._intake.defer(waiting, decision.at)
+                continue
             parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
-            parked.charged = not decision.answer_when_appended
-            if decision.answer_when_appended:
+            parked.charged = True
+            if isinstance(decision, Write) and decision.answer_when_appended:
+                parked.charged = False
                 parking.give_back_place(peer)
                 parked.response.ClearField("write")
                 appended.append(parked)
-            elif decision.records:
+            elif isinstance(decision, Write):
                 parking.park(parked)
-            elif decision.duplicate is not None:
+            elif isinstance(decision, Duplicate):
                 parking.park_duplicate(parked)
             else:
                 reads.append(parked)
@@ -652,8 +652,7 @@ class ControllerService:
         while (due := active.next_due(now, fencing_only=without_space)) is not None:
             written += len(due.records)
             leadership.add(due.records, None, timestamp_ms)
-            if due.on_proposed is not None:
-                due.on_proposed()
+            active.proposed(due, now)
             if written >= MAX_TURN_RECORDS:
                 # Many brokers at once, or one with much: the rest after this commit.
                 self._schedule_turn()
@@ -664,21 +663,21 @@ class ControllerService:
         try:
             active.state.without_space = bool(refusal)
             decision = active.decide(request, now, waiting.kind)
-            error = decision.error
-            if error is not None and isinstance(error, AwaitedIdError) and error.is_news:
+            error = decision.error if type(decision) is Refusal else None
+            if isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
                     "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
                 )
-            if refusal and decision.records and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
-                return Decision([], None, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
+            if refusal and type(decision) is Write and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
+                return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
             return decision
         except FatalError:
             raise
         except Exception as defect:  # of ours: nothing was proposed, the state is as before
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
-            return Decision([], None, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
+            return Refusal(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
 
-    def _begin_transfer(self, leadership: Leadership, decision: Decision, waiting: Waiting) -> None:
+    def _begin_transfer(self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting) -> None:
         leadership.parking.give_back_place(waiting.link.peer)
         parked = self._parked(leadership, decision, waiting, -1)
 
@@ -688,8 +687,7 @@ class ControllerService:
             else:
                 self._refuse(waiting.link, waiting.request, error)
 
-        assert decision.transfer_to is not None
-        self.hand_over.begin(decision.transfer_to, "asked to by an operator", answer)
+        self.hand_over.begin(decision.target_id, "asked to by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
         """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
@@ -699,20 +697,26 @@ class ControllerService:
 
     # --- answers out --------------------------------------------------------------------------------------------------
 
-    def _parked(self, leadership: Leadership, decision: Decision, waiting: Waiting, offset: int) -> Parked:
+    def _parked(
+        self,
+        leadership: Leadership,
+        decision: Write | Reply | Refusal | Duplicate | TransferLeadership,
+        waiting: Waiting,
+        offset: int,
+    ) -> Parked:
         response = pb.ControllerResponse(
             correlation_id=waiting.request.correlation_id, leader_id=self._leader_id, controller_epoch=leadership.epoch
         )
-        if decision.duplicate is not None:
-            return duplicate_of(decision.duplicate, waiting, response, self.generation)
-        if decision.error is not None:
+        if isinstance(decision, Duplicate):
+            return duplicate_of(decision.result, waiting, response, self.generation)
+        if isinstance(decision, Refusal):
             fill_error(response, decision.error)
             if decision.error.code is ErrorCode.NOT_CONTROLLER:
                 # Who finds that it is the stale one does not name itself as the controller to go to.
                 response.leader_id = decision.error.leader_id
         else:
             getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
-        if decision.records:
+        if isinstance(decision, Write):
             token = response.write.token
             token.generation, token.epoch, token.offset = self.generation, leadership.epoch, offset
         return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)

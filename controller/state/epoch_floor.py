@@ -21,7 +21,8 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from controller.decision import Decision
+from controller.decision import Write
+from controller.effects import Fenced, LeaderEpochsRaised
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import NO_LEADER
 from raftlog.metadata.causes import Cause
@@ -30,7 +31,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import heartbeats_in_force, supports_leader_epoch_ranges
+from raftlog.metadata.versions import supports_leader_epoch_ranges
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
@@ -53,7 +54,13 @@ class EpochFloor:
         """Whether there may be partitions below the range, and their epochs may be raised."""
         return bool(self.first and (self._below is None or self._below) and supports_leader_epoch_ranges(view.features))
 
-    def due(self, state: ControllerState, now: float) -> Decision | None:
+    def raised(self, count: int) -> None:
+        """The first ``count`` of those that were below are proposed to be raised."""
+        assert self._below is not None
+        for _ in range(count):
+            self._below.popleft()
+
+    def due(self, state: ControllerState) -> Write | None:
         """The next batch; None: all that can be done is done. Looks through all partitions once, in a new generation only."""
         view = state.pending
         if not self.is_due(view):
@@ -66,29 +73,20 @@ class EpochFloor:
             self._below.popleft()
         if not self._below:
             return None
-        return self._fence_all(state, now) or self._raise_some(view, self._below)
+        return self._fence_all(state) or self._raise_some(view, self._below)
 
-    def _fence_all(self, state: ControllerState, now: float) -> Decision | None:
+    def _fence_all(self, state: ControllerState) -> Write | None:
         brokers = state.pending.snapshot().brokers
         unfenced = [brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced]
         if not unfenced:
             return None
-
-        def remember() -> None:
-            for broker in unfenced:
-                state.forget(broker.id)
-                state.changed(broker.id, now)
-                if not heartbeats_in_force(state.pending.features):
-                    # It may never say anything more.
-                    state.ask_unfence(broker.id)
-
         changes = [
             registration_change(state.pending, broker, Cause.LOG_TAKEN_BACK, fenced=True, in_controlled_shutdown=False)
             for broker in unfenced
         ]
-        return Decision(changes, None, None, remember)
+        return Write(changes, effects=tuple(Fenced(broker.id, Cause.LOG_TAKEN_BACK) for broker in unfenced))
 
-    def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Decision:
+    def _raise_some(self, view: ImageBuilder, below: deque[PartitionKey]) -> Write:
         keys = list(islice(below, MAX_RAISED))
         records: list[Record] = [
             record(
@@ -99,12 +97,7 @@ class EpochFloor:
             for key in keys
             if self._is_below(view, key)
         ]
-
-        def remember() -> None:
-            for _ in keys:
-                below.popleft()
-
-        return Decision(records, None, None, remember)
+        return Write(records, effects=(LeaderEpochsRaised(len(keys)),))
 
     def _is_below(self, view: ImageBuilder, key: PartitionKey) -> bool:
         """Not deleted since, nor raised."""

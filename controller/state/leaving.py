@@ -10,10 +10,10 @@ Why: docs/decisions/015-one-function-changes-partitions.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
-from controller.decision import Decision
+from controller.decision import Write
+from controller.effects import IsrsLeft
 from controller.rules.elections import MAX_REMOVALS, removal, waits_for_members
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
@@ -55,7 +55,11 @@ class Leaving:
         """It is out of all ISRs, or another process."""
         self._left.pop(broker_id, None)
 
-    def due(self, view: ImageView) -> Decision | None:
+    def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
+        """The first ``done`` of these partitions are looked through."""
+        self._left[broker_id] = _Left(keys, done)
+
+    def due(self, view: ImageView) -> Write | None:
         """The next changes of one of them; None: there are no more. No unclean leaders: ``balance`` sees to those."""
         while self._left:
             broker_id, left = next(iter(self._left.items()))
@@ -67,7 +71,7 @@ class Leaving:
                 if partition is not None and broker_id in partition.isr and not waits_for_members(partition):
                     records.extend(removal(view, partition, broker_id, on_purpose=True))
             if records:
-                return Decision(records, None, None, partial(self._left.__setitem__, broker_id, _Left(keys, done)))
+                return Write(records, effects=(IsrsLeft(broker_id, keys, done),))
             self.forget(broker_id)
         return None
 

@@ -16,6 +16,7 @@ from controller.state.leaving import Leaving
 from controller.state.sessions import SessionTracker
 from controller.visibility.hold_up import HoldUp
 from controller.visibility.lao import LaoTracker
+from controller.visibility.progress import ProgressPolicy
 from controller.visibility.read_leases import ReadLeases
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
@@ -43,6 +44,7 @@ class ControllerState:
     rng: random.Random
     absences: Absences
     gone: Gone
+    progress: ProgressPolicy
     generation: int = 0
     """Of the log: how often it was taken back to an older state."""
     epoch_floor: EpochFloor = field(default_factory=lambda: EpochFloor(0))

@@ -20,9 +20,11 @@ _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))
 class ProgressPolicy:
     """Decides for one controller epoch. The state changes only when what was decided has been proposed."""
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, observed_end: int = 0) -> None:
         """``interval_s``: the least time between two progress records."""
         self._interval_s = interval_s
+        self.observed_end = observed_end
+        """The offset after the last record that it knows of."""
         self._due = 0.0
         self._recorded_applied: dict[int, tuple[int, int]] = {}
         self._news: deque[tuple[int, int]] = deque()

@@ -78,7 +78,13 @@ MUTANTS = (
     Mutant(
         "leave-keeps-session",
         "a leave does not end the session",
-        (Edit("controller.decisions.brokers.heartbeats:_leave", "        state.forget(broker.id)\n", ""),),
+        (
+            Edit(
+                "controller.state.apply:apply",
+                "case Left(broker_id):\n            state.forget(broker_id)",
+                "case Left(broker_id):\n            pass",
+            ),
+        ),
         LEAVES,
         "brokers that leave, and others under their ids",
     ),

@@ -19,6 +19,7 @@ from broker.partition import events as ev
 from broker.partition.leader import Leader
 from broker.partition.manager import Partitions
 from broker.partition.settings import PartitionSettings
+from controller.decision import Write
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.rules.elections import removals
 from controller.rules.fencing import fence, unfence
@@ -185,7 +186,7 @@ class Controller:
         if broker is None or broker.epoch != request.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         decision = alter_partitions(self.builder, self.settings, request)
-        self.commit(list(decision.records))
+        self.commit(decision.records if isinstance(decision, Write) else [])
         return decision.body
 
 

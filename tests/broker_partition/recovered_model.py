@@ -15,6 +15,7 @@ from typing import Any
 from partition_model import BROKERS, SERVE_S, BrokenPromiseError, Controller, Disk, Node, World, Written
 
 from broker.partition import events as ev
+from controller.effects import LeaderEpochsRaised
 from controller.rules.elections import removals
 from controller.state.epoch_floor import EpochFloor
 from raftlog.metadata.fold import ImageBuilder
@@ -37,13 +38,12 @@ class RecoveredController(Controller):
         self.builder = ImageBuilder(self.image)
         self.generation += 1
         floor = EpochFloor(self.generation)
-        state: Any = SimpleNamespace(
-            pending=self.builder, forget=_nothing, changed=lambda *_: None, ask_unfence=_nothing
-        )
-        while (decision := floor.due(state, 0.0)) is not None:
+        state: Any = SimpleNamespace(pending=self.builder)
+        while (decision := floor.due(state)) is not None:
             self.commit(decision.records)
-            assert decision.on_proposed is not None
-            decision.on_proposed()
+            for effect in decision.effects:
+                if isinstance(effect, LeaderEpochsRaised):
+                    floor.raised(effect.partition_count)
 
     def register_as(self, broker_id: int, incarnation: str, *, same_disk: bool) -> int:
         """As the real one: a process that is registered keeps its registration."""
@@ -62,10 +62,6 @@ class RecoveredController(Controller):
         gone = removals(self.builder, broker_id, on_purpose=True, same_disk=same_disk) if old else []
         self.commit([record(registration), *gone])
         return epoch
-
-
-def _nothing(_broker_id: int) -> None:
-    pass
 
 
 class RecoveredWorld(World):

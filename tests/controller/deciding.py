@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controller.active import ActiveController
-from controller.decision import Decision
+from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.decisions.quorum.membership import Look
 from controller.settings import ControllerSettings
 from controller.state.sessions import SessionTracker
@@ -43,6 +43,24 @@ def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.Re
         "previous_broker_epoch": -1,
     }
     return rpc.RegisterBrokerRequest(**{**content, **fields})
+
+
+class Decided:
+    """An outcome in one form: what its kind does not have is empty."""
+
+    def __init__(self, outcome: Decision) -> None:
+        self.outcome = outcome
+        self.records: list[Record] = outcome.records if isinstance(outcome, Write) else []
+        self.body: Any = outcome.body if isinstance(outcome, Write | Reply | TransferLeadership) else None
+        self.error = outcome.error if isinstance(outcome, Refusal) else None
+        self.duplicate = outcome.result if isinstance(outcome, Duplicate) else None
+        self.decide_again_at = outcome.at if isinstance(outcome, Defer) else None
+        self.transfer_to = outcome.target_id if isinstance(outcome, TransferLeadership) else None
+        self.effects = outcome.effects if isinstance(outcome, Write | Reply | Defer) else ()
+        self.answer_when_appended = isinstance(outcome, Write) and outcome.answer_when_appended
+
+    def __repr__(self) -> str:
+        return repr(self.outcome)
 
 
 class Cell:
@@ -101,11 +119,11 @@ class Cell:
         self.pending.apply_batch(records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=0)
         self.lao.proposed(records, base_offset)
 
-    def propose(self, decision: Decision) -> Decision:
+    def propose(self, outcome: Decided | Decision) -> Decided:
+        decision = outcome if isinstance(outcome, Decided) else Decided(outcome)
         if decision.records:
             self._fold(decision.records)
-        if decision.on_proposed is not None:
-            decision.on_proposed()
+        self.active.proposed(decision.outcome, self.now)
         if not self.hold_commits:
             self.commit()
         return decision
@@ -115,8 +133,12 @@ class Cell:
         self.lao.committed(image.offset + 1)
         self.active.committed_advanced(image)
 
-    def decide(self, message: Any) -> Decision:
-        return self.active.decide(envelope(message), self.now)
+    def decide(self, message: Any) -> Decided:
+        return self.decide_request(envelope(message))
+
+    def decide_request(self, request: rpc.ControllerRequest) -> Decided:
+        """As ``decide``, for a request with its envelope."""
+        return Decided(self.active.decide(request, self.now))
 
     def send(self, message: Any) -> Any:
         """Decide, fold and commit a request that is expected to succeed; its body."""
@@ -127,11 +149,12 @@ class Cell:
         assert decision.error is None, decision.error
         return decision.body
 
-    def due(self, *, progress: bool = False) -> list[Decision]:
+    def due(self, *, progress: bool = False) -> list[Decided]:
         """All that the controller does by itself now; progress records are made, and shown only on demand."""
         decisions = []
-        while (decision := self.active.next_due(self.now)) is not None:
-            assert decision.records
+        while (due := self.active.next_due(self.now)) is not None:
+            assert due.records
+            decision = Decided(due)
             self.propose(decision)
             if progress or decision.records[0].type != RecordType.PROGRESS:
                 decisions.append(decision)
@@ -221,7 +244,7 @@ class Cell:
         assert (decision.error.code, decision.error.field) == (code, field), decision.error
         assert not decision.records
         assert decision.body is None
-        assert decision.on_proposed is None
+        assert not decision.effects
         assert self.soft_state() == before
 
     def refused_part(self, message: Any, code: ErrorCode, field: str) -> None:

@@ -23,13 +23,13 @@ def test_a_request_of_another_cluster_is_refused_before_anything_else() -> None:
     request = envelope(registration(1))
     request.cluster_id = "other"
     before = cell.soft_state()
-    decision = cell.active.decide(request, cell.now)
+    decision = cell.decide_request(request)
     assert decision.error is not None
     assert (decision.error.code, decision.error.field) == (ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
     assert decision.records == []
     assert cell.soft_state() == before
     request.cluster_id = CLUSTER_ID
-    assert cell.active.decide(request, cell.now).error is None
+    assert cell.decide_request(request).error is None
 
 
 def test_every_body_has_its_decision() -> None:
@@ -37,7 +37,7 @@ def test_every_body_has_its_decision() -> None:
     for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields:
         request = rpc.ControllerRequest()
         getattr(request, field.name).SetInParent()
-        decision = cell.active.decide(request, cell.now)
+        decision = cell.decide_request(request)
         assert (decision.body is None) == (decision.error is not None)
         assert decision.error is None or decision.error.field != "body", field.name
 

@@ -125,10 +125,10 @@ class World:
         """Decide twice, which must give the same, and fold it; the body or None."""
         cell = self.cell
         state, before = cell.active.state.rng.getstate(), cell.soft_state()
-        first = cell.active.decide(envelope(message), cell.now)
+        first = cell.decide_request(envelope(message))
         assert cell.soft_state() == before, "deciding changes nothing"
         cell.active.state.rng.setstate(state)
-        decision = cell.active.decide(envelope(message), cell.now)
+        decision = cell.decide_request(envelope(message))
         assert [one.data for one in first.records] == [one.data for one in decision.records]
         if decision.error is not None:
             assert decision.error.code != ErrorCode.UNKNOWN_SERVER_ERROR

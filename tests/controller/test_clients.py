@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from deciding import Cell, envelope
+from deciding import Cell, Decided, envelope
 
-from controller.decision import Decision
 from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -30,11 +29,11 @@ class Writer:
         self.cell = cell
         self.id = cell.send(rpc.OpenClientRequest(name="w")).client_id
 
-    def decide(self, sequence: int, done: int = 0, body: Any = WRITE, client_id: int | None = None) -> Decision:
+    def decide(self, sequence: int, done: int = 0, body: Any = WRITE, client_id: int | None = None) -> Decided:
         request = envelope(body)
         request.client.client_id = self.id if client_id is None else client_id
         request.client.sequence, request.client.all_below_done = sequence, done
-        return self.cell.active.decide(request, self.cell.now)
+        return self.cell.decide_request(request)
 
     def write(self, sequence: int, done: int = 0, body: Any = WRITE, timestamp_ms: int = 0) -> int:
         decision = self.decide(sequence, done, body)
@@ -140,7 +139,7 @@ def test_below_the_level_there_are_no_clients() -> None:
         assert decision.error.code == ErrorCode.UNSUPPORTED_VERSION
     request = envelope(WRITE)
     request.client.sequence = 1
-    error = cell.active.decide(request, cell.now).error
+    error = cell.decide_request(request).error
     assert error is not None
     assert error.code == ErrorCode.UNSUPPORTED_VERSION
 

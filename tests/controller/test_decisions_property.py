@@ -77,10 +77,10 @@ class World:
     def send(self, message: Any) -> None:
         cell = self.cell
         randomness = cell.active.state.rng.getstate()
-        first = cell.active.decide(envelope(message), cell.now)
+        first = cell.decide_request(envelope(message))
         before = cell.soft_state()
         cell.active.state.rng.setstate(randomness)
-        decision = cell.active.decide(envelope(message), cell.now)
+        decision = cell.decide_request(envelope(message))
         assert cell.soft_state() == before, "deciding changes nothing"
         assert [record.data for record in decision.records] == [record.data for record in first.records]
         assert (decision.body is None) == (decision.error is not None or decision.decide_again_at is not None)

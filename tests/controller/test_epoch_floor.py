@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from deciding import Cell, registration
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.settings import ControllerSettings
 from controller.state.epoch_floor import MAX_RAISED
 from raftlog.metadata.entities import Partition
@@ -166,7 +166,7 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
     again = cell.decide(registration(1))
     assert (again.records, again.body, again.decide_again_at) == ([], None, cell.now + 0.02)
     batches = []
-    while (due := cell.active.begin_generation(cell.now)) is not None:
+    while (due := cell.active.begin_generation()) is not None:
         assert cell.decide(registration(1)).decide_again_at is not None
         assert cell.active.has_urgent_work()
         assert cell.active.next_deadline() == float("-inf")
@@ -184,11 +184,11 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
 def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
     cell = Cell(brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False)
     for _ in range(2):
-        first = cell.active.begin_generation(cell.now)
+        first = cell.active.begin_generation()
         assert first is not None
         cell.propose(first)
     cell.send(rpc.DeleteTopicsRequest(names=["t"]))
-    assert cell.active.begin_generation(cell.now) is None
+    assert cell.active.begin_generation() is None
     assert cell.send(registration(1)).broker_epoch >= 0
 
 
@@ -197,7 +197,7 @@ def test_below_level_5_nothing_is_raised_until_the_level_is() -> None:
     cell = successor(before, 1)
     assert leader_epochs(cell) == {0}
     assert cell.send(registration(1)).broker_epoch >= 0, "what cannot be helped keeps nobody waiting"
-    cell.propose(Decision([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
+    cell.propose(Write([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
     cell.due()
     assert leader_epochs(cell) == {EPOCHS_PER_GENERATION}
 

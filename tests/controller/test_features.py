@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from deciding import Cell, registration
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.decisions.quorum.features import HEARD_WITHIN_MS, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -166,7 +166,7 @@ def test_a_downgrade_only_while_nothing_of_the_level_was_used() -> None:
 def test_a_named_voter_set_stands_against_a_downgrade() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
     entry = pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="h:1")
-    at.propose(Decision([record(pb.VotersRecord(voters=[entry]))]))
+    at.propose(Write([record(pb.VotersRecord(voters=[entry]))]))
     assert "the log names the voter set, at offset" in refused(at, TO_1)[0]
 
 
@@ -174,25 +174,25 @@ def test_level_2_keeps_what_it_knows_and_not_what_level_3_brought() -> None:
     quorum = Quorum({1: 3, 2: 3, 3: 3}, log_start_offset=5)
     at = cell(quorum, level=3)
     entry = pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="h:1")
-    at.propose(Decision([record(pb.VotersRecord(voters=[entry]))]))
+    at.propose(Write([record(pb.VotersRecord(voters=[entry]))]))
     at.send(rpc.OpenClientRequest())
-    at.propose(Decision([record(pb.HostnameRecord(hostname="h7", broker_id=7))]))
+    at.propose(Write([record(pb.HostnameRecord(hostname="h7", broker_id=7))]))
     to_2 = update(("metadata.version", 2), ("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
     message, field = refused(at, to_2)
     assert field == "updates[0].max_version_level"
     assert "3 hostnames are mapped to broker ids, the first is 'h7'" in message
-    at.propose(Decision([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")]))
+    at.propose(Write([record(pb.HostnameRecord(hostname=name)) for name in ("h7", "host-1", "host-2")]))
     at.send(to_2)
     assert at.pending.features["metadata.version"] == 2
 
 
 def test_level_3_does_not_know_export_cursors() -> None:
     at = cell(Quorum({1: 4, 2: 4, 3: 4}), level=4)
-    at.propose(Decision([record(pb.ExportCursorRecord(name="nightly", end_offset=1))]))
+    at.propose(Write([record(pb.ExportCursorRecord(name="nightly", end_offset=1))]))
     to_3 = update(("metadata.version", 3), kind=SAFE_DOWNGRADE)
     message, _ = refused(at, to_3)
     assert "1 export cursors are set, the first is 'nightly'" in message
-    at.propose(Decision([record(pb.ExportCursorRecord(name="nightly"))]))
+    at.propose(Write([record(pb.ExportCursorRecord(name="nightly"))]))
     at.send(to_3)
     assert at.pending.features["metadata.version"] == 3
 

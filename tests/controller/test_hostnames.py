@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.decisions.brokers import hostnames
 from controller.decisions.brokers.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
 from controller.settings import ControllerSettings
@@ -259,7 +259,7 @@ def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> No
 def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     cell = Cell(brokers=0)
     old = record(pb.HostnameRecord(hostname=host, broker_id=4, reason=BY_REGISTRATION))
-    cell.propose(Decision([old]))
+    cell.propose(Write([old]))
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset
     cell.refused_part(alter({"hostname": host, "broker_id": 5}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname")

@@ -6,7 +6,7 @@ import pytest
 from deciding import Cell
 from msgspec.structs import replace
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -366,9 +366,9 @@ def test_a_reassignment_that_an_earlier_build_left_behind_is_completed() -> None
     topic = cell.create_on((1, 2))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
     cell.send(rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]))
-    cell.propose(Decision([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))]))
+    cell.propose(Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))]))
     assert not is_overdue(cell.partition(topic))
-    cell.propose(Decision([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2, 3])))]))
+    cell.propose(Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2, 3])))]))
     assert is_overdue(cell.partition(topic))
     assert _alive(cell, 320) == [1]
     partition = cell.partition(topic)

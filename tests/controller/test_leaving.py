@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deciding import Cell, registration
+from deciding import Cell, Decided, registration
 
-from controller.decision import Decision
 from controller.decisions.brokers import heartbeats
 from controller.rules import elections, fencing
 from controller.state import leaving
@@ -30,7 +29,7 @@ def cell(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     return at
 
 
-def silenced(at: Cell, broker_id: int) -> list[Decision]:
+def silenced(at: Cell, broker_id: int) -> list[Decided]:
     """What is decided after a broker's session has run out."""
     for _ in range(4):
         at.now += 3.0

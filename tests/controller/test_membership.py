@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deciding import Cell
+from deciding import Cell, Decided
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.decisions.quorum.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS, endpoint_error
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
@@ -44,7 +44,7 @@ class Members(Cell):
         self.quorum = Quorum()
         super().__init__(0, quorum=self.quorum, bootstrap=False)
         levels = (("metadata.version", version), ("lao.version", 1))
-        self.propose(Decision([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
+        self.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
         if not static:
             self.due()
             assert self.voters() == {1: "d1", 2: "d2", 3: "d3"}
@@ -53,7 +53,7 @@ class Members(Cell):
         named = self.pending.voters
         return {} if named is None else {voter.id: voter.directory_id for voter in named.voters}
 
-    def changed(self, decision: Decision) -> dict[int, str]:
+    def changed(self, decision: Decided) -> dict[int, str]:
         """The one record of the decision, as id -> directory."""
         assert decision.error is None, decision.error
         (only,) = decision.records
@@ -124,7 +124,7 @@ def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> Non
     cell.active.state.committed = replace(cell.active.state.committed, offset=-1)
     cell.hold_commits = True
     levels = (("metadata.version", 2), ("lao.version", 1))
-    cell.propose(Decision([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
+    cell.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
     assert cell.due() == []
     for request in ALL:
         cell.refused(request, ErrorCode.REQUEST_TIMED_OUT, "")

@@ -60,7 +60,7 @@ class Stage:
         """Decide it, and carry what it writes as far as it goes. Fails if anything raises."""
         cell = self.cell
         before = cell.soft_state()
-        decision = cell.active.decide(request, cell.now)
+        decision = cell.decide_request(request)
         assert cell.soft_state()[-2:] == before[-2:], "deciding changes nothing"
         if decision.body is not None:
             decision.body.SerializeToString()
@@ -275,7 +275,7 @@ def test_the_numbers_of_a_client(name: str) -> None:
         request.client.client_id, request.client.sequence = opened, 1
         setattr(request.client, name, value)
         assert isinstance(stage.cell.active, ActiveController)
-        stage.cell.active.decide(request, stage.cell.now)
+        stage.cell.decide_request(request)
         stage.check_alive()
 
 

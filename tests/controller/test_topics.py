@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from deciding import Cell, envelope
+from deciding import Cell
 
 from controller.rules.placement import place
 from controller.settings import ControllerSettings
@@ -303,7 +303,7 @@ def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
 def test_the_same_requests_make_the_same_bytes() -> None:
     def run() -> list[bytes]:
         cell = Cell(brokers=3)
-        decision = cell.active.decide(envelope(_create(_topic(num_partitions=50, replication_factor=3))), cell.now)
+        decision = cell.decide(_create(_topic(num_partitions=50, replication_factor=3)))
         return [record.data.body for record in decision.records]
 
     assert run() == run()

@@ -9,7 +9,7 @@ import pytest
 from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
-from controller.decision import Decision
+from controller.decision import Decision, Defer, Write
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -38,9 +38,11 @@ async def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, m
         nonlocal put_off
         if how == "put off" and not put_off:
             put_off += 1
-            return Decision([], None, None, lambda: None, decide_again_at=now + 0.3)
+            return Defer(now + 0.3)
         decision = decide(active, request, now)
-        return decision._replace(answer_when_appended=True) if how == "when appended" else decision
+        if how == "when appended" and isinstance(decision, Write):
+            return decision._replace(answer_when_appended=True)
+        return decision
 
     monkeypatch.setattr(node.service, "_decide", decided)
     shares = node.service.leadership.parking._shares

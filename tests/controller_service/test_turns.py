@@ -8,7 +8,7 @@ import pytest
 from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
-from controller.decision import Decision
+from controller.decision import Decision, Write
 from controller.service import service
 from controller.service.leadership import Leadership
 from raftlog.errors import ErrorCode
@@ -59,7 +59,7 @@ async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
     active = node.service.active
     assert active is not None
     turns[:] = [0]
-    left = [Decision([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
+    left = [Write([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]
     monkeypatch.setattr(active, "next_due", lambda now, **_: left.pop() if left else None)
     await asyncio.wait_for(broker.heartbeat(node), 5.0)
     for _ in range(20):

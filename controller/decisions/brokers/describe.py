@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from controller.decision import Decision
+from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
 from raftlog.metadata.entities import Broker
@@ -12,7 +12,7 @@ from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def describe_brokers(state: ControllerState, now: float) -> Decision:
+def describe_brokers(state: ControllerState, now: float) -> Reply:
     """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
     image, lao = state.committed, state.lao
     leaders, partitions = _count(image)
@@ -43,7 +43,7 @@ def describe_brokers(state: ControllerState, now: float) -> Decision:
         held_back_ms=state.hold_up.held_ms(now),
         partitions=partitions,
     )
-    return Decision([], body)
+    return Reply(body)
 
 
 def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:

@@ -5,7 +5,8 @@ A heartbeat that changes nothing writes nothing. The broker's report has been ta
 
 from __future__ import annotations
 
-from controller.decision import Decision, refuse
+from controller.decision import Decision, Reply, Write, refuse, write_or_reply
+from controller.effects import Fenced, LeaseGranted, LeaseStopped, Left, ShutdownBegun, Unfenced
 from controller.rules.elections import MAX_REMOVALS, leads_any
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
@@ -48,27 +49,22 @@ def decide_heartbeat(
         if state.read_leases.ends_at(broker.id) > now:
             # Asked for again with each heartbeat: in force when its lease for strict reads has ended.
             reply = _reply(state, broker, request, rpc.ACTIVE)
-            return reply._replace(on_proposed=lambda: state.read_leases.stop(broker.id))
+            return reply._replace(effects=(LeaseStopped(broker.id),))
         body = _reply(state, broker, request, rpc.INACTIVE).body
         records = fence(state.pending, broker, Cause.ASKED_TO_BE_FENCED)
-
-        def remember() -> None:
-            state.changed(broker.id, now)
-            state.leaving.fenced(broker.id, len(records))
-
-        return Decision(records, body, None, remember)
+        return Write(records, body, (Fenced(broker.id, Cause.ASKED_TO_BE_FENCED, len(records)),))
     reply = _reply(state, broker, request, rpc.ACTIVE)
     return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
 
 
-def _with_lease(state: ControllerState, broker: Broker, reply: Decision, now: float) -> Decision:
+def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
     """Give a lease for strict reads along, or say why not. The reply wrote nothing, so it waits for a confirmed round."""
     refusal = _no_lease(state, broker, now)
     if refusal:
         reply.body.read_lease_refusal = refusal
         return reply
     reply.body.read_lease_ms = state.read_leases.length_ms
-    return reply._replace(on_proposed=lambda: state.read_leases.granted(broker.id, now))
+    return reply._replace(effects=(LeaseGranted(broker.id),))
 
 
 def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
@@ -106,16 +102,10 @@ def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
     return state.lag_watch.on_probation(broker.id, now) and not heartbeats_off(state)
 
 
-def unfence_decision(state: ControllerState, broker: Broker, now: float, body: object = None) -> Decision:
+def unfence_decision(state: ControllerState, broker: Broker, body: object = None) -> Write:
     """Unfence a broker that is ready."""
-
-    def remember() -> None:
-        state.no_unfence(broker.id)
-        state.lag_watch.unfenced(broker.id, now)
-        state.changed(broker.id, now)
-
     cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
-    return Decision(unfence(state.pending, broker, cause), body, None, remember)
+    return Write(unfence(state.pending, broker, cause), body, (Unfenced(broker.id),))
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
@@ -140,7 +130,7 @@ def _while_fenced(
         state.ask_unfence(broker.id)
         if may_unfence(state, broker) and not on_probation(state, broker, now) and not state.without_space:
             body = _reply(state, broker, request, rpc.ACTIVE).body
-            return unfence_decision(state, broker, now, body)
+            return unfence_decision(state, broker, body)
     return _reply(state, broker, request, rpc.INACTIVE)
 
 
@@ -155,14 +145,9 @@ def _stop(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRe
     """Move its leaderships away; it leaves once the others know, so that clients are not sent to a broker that is gone."""
     records = begin_shutdown(state.pending, broker)
     last_offset = state.next_offset + len(records) - 1
-
-    def remember() -> None:
-        if len(records) < MAX_REMOVALS:
-            # All is moved; else the next heartbeat goes on.
-            state.shutdown_offsets[broker.id] = last_offset
-        state.changed(broker.id, now)
-
-    return Decision(records, _reply(state, broker, request, rpc.STOPPING).body, None, remember)
+    # All is moved; else the next heartbeat goes on.
+    begun = ShutdownBegun(broker.id, last_offset if len(records) < MAX_REMOVALS else None)
+    return write_or_reply(records, _reply(state, broker, request, rpc.STOPPING).body, begun)
 
 
 def _while_stopping(
@@ -181,12 +166,7 @@ def _while_stopping(
 def _leave(state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
     """The session ends with the leave, so that a successor can register at once."""
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
-
-    def remember() -> None:
-        state.forget(broker.id)
-        state.changed(broker.id, now)
-
-    return Decision(take_leave(state.pending, broker), body, None, remember)
+    return write_or_reply(take_leave(state.pending, broker), body, Left(broker.id))
 
 
 def _reply(
@@ -196,7 +176,7 @@ def _reply(
     next_state: rpc.BrokerLifecycleState,
     *,
     should_shut_down: bool = False,
-) -> Decision:
+) -> Reply:
     body = rpc.BrokerHeartbeatResponse(
         is_caught_up=is_caught_up(broker, request.current_metadata_offset),
         is_fenced=next_state == rpc.INACTIVE,
@@ -208,4 +188,4 @@ def _reply(
         broker_epoch=broker.epoch,
         broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
     )
-    return Decision([], body)
+    return Reply(body)

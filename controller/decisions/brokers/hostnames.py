@@ -5,7 +5,7 @@ A mapping says who ran on a host last. It is a hint for a broker that has lost i
 
 from __future__ import annotations
 
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import host_error
@@ -45,7 +45,7 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
     return [_record(name, broker_id, BY_REGISTRATION)]
 
 
-def list_hostnames(state: ControllerState, now: float) -> Decision:
+def list_hostnames(state: ControllerState, now: float) -> Reply:
     """All mappings by name, the absent ids, and the brokers without an id that wait. Raises UNSUPPORTED_VERSION."""
     check_supported(state.pending)
     image = state.committed
@@ -83,10 +83,10 @@ def list_hostnames(state: ControllerState, now: float) -> Decision:
             for one in state.id_waits.listed(now)
         ],
     )
-    return Decision([], body)
+    return Reply(body)
 
 
-def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) -> Decision:
+def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) -> Write | Reply:
     """Set and delete mappings. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
     check_supported(state.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
@@ -107,7 +107,7 @@ def alter_hostnames(state: ControllerState, request: rpc.AlterHostnamesRequest) 
         else:
             old = state.pending.hostnames.get(hostname_key(one.hostname))
             result.offset = -1 if old is None else old.offset
-    return Decision(records, rpc.AlterHostnamesResponse(results=results))
+    return write_or_reply(records, rpc.AlterHostnamesResponse(results=results))
 
 
 class HostnameCollector:
@@ -119,14 +119,14 @@ class HostnameCollector:
     def __init__(self, now: float) -> None:
         self.next_check = now + COLLECT_INTERVAL_S
 
-    def due(self, pending: ImageBuilder, now: float) -> Decision | None:
+    def due(self, pending: ImageBuilder, now: float) -> Write | None:
         """The mappings to delete now, at most COLLECT_MAX; None: none."""
         if now < self.next_check:
             return None
         self.next_check = now + COLLECT_INTERVAL_S
         image = pending.snapshot()
         stale = [name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])][:COLLECT_MAX]
-        return Decision([_record(name, None, STALE) for name in stale]) if stale else None
+        return Write([_record(name, None, STALE) for name in stale]) if stale else None
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:

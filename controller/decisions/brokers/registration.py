@@ -6,9 +6,10 @@ before it from every ISR is in the same batch, so that no image shows the new on
 
 from __future__ import annotations
 
-from controller.decision import Decision, refuse
+from controller.decision import Decision, Defer, Write, refuse, write_or_reply
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
 from controller.decisions.brokers.hostnames import check_supported, mapping_of
+from controller.effects import LeaseStopped, Registered, RegisteredAgain, Unregistered
 from controller.rules.elections import removals
 from controller.rules.fencing import registration_change
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
@@ -37,7 +38,7 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
     _check_fields(request)
     if state.epoch_floor.is_due(state.pending):
         # Whoever is registered may take roles from an image like this one.
-        return Decision([], None, None, lambda: None, decide_again_at=now + RETRY_S)
+        return Defer(now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
         check_supported(state.pending)
@@ -56,17 +57,7 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
         same_disk = bool(old.process.directory_id) and old.process.directory_id == request.process.directory_id
         records.extend(removals(state.pending, old.id, on_purpose=True, same_disk=same_disk))
     records.extend(mapping_of(state.pending, request.listeners[0].host, request.broker_id))
-
-    def remember() -> None:
-        state.forget(request.broker_id)
-        state.lag_watch.forget(request.broker_id)
-        state.changed(request.broker_id, now)
-        state.sessions.touch(request.broker_id, epoch, now)
-        state.absences.present(request.broker_id)
-        if heartbeats_off(state):
-            state.ask_unfence(request.broker_id)
-
-    return Decision(records, _response(state, request, epoch, choice), None, remember)
+    return Write(records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),))
 
 
 def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerRequest, now: float) -> Decision:
@@ -80,17 +71,11 @@ def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerReque
     leases = state.read_leases
     if not broker.fenced and leases.ends_at(broker.id) > now:
         # It may be answering strict reads until then.
-        return Decision([], None, None, lambda: leases.stop(broker.id), decide_again_at=leases.ends_at(broker.id))
+        return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
     records = removals(state.pending, broker.id)
     records.append(record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)))
-
-    def remember() -> None:
-        state.forget(broker.id)
-        state.lag_watch.forget(broker.id)
-        state.changed_at.pop(broker.id, None)
-
-    return Decision(records, rpc.UnregisterBrokerResponse(), None, remember)
+    return Write(records, rpc.UnregisterBrokerResponse(), (Unregistered(broker.id),))
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
@@ -234,15 +219,8 @@ def _register_again(
     if records and old.cause in UNVOUCHED:
         # What the amendment would make forgotten: LAO has not vouched for it.
         records.append(registration_change(state.pending, old, old.cause))
-
-    def remember() -> None:
-        if old.has_left:
-            return
-        state.sessions.touch(old.id, old.epoch, now)
-        if old.fenced and heartbeats_off(state):
-            state.ask_unfence(old.id)
-
-    return Decision(records, _response(state, request, old.epoch, choice), None, remember)
+    effects = () if old.has_left else (RegisteredAgain(old.id, old.epoch, old.fenced),)
+    return write_or_reply(records, _response(state, request, old.epoch, choice), *effects)
 
 
 def _registration(

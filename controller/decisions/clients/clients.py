@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.decision import Decision, refuse
+from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
@@ -72,13 +72,13 @@ def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation
     return result
 
 
-def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Decision:
+def open_client(view: ImageView, request: rpc.OpenClientRequest, next_offset: int) -> Write:
     """Open a client. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
     _check_supported(view, "")
-    return Decision([record(pb.OpenClientRecord(name=request.name))], rpc.OpenClientResponse(client_id=next_offset))
+    return Write([record(pb.OpenClientRecord(name=request.name))], rpc.OpenClientResponse(client_id=next_offset))
 
 
-def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Decision:
+def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Write:
     """Close a client: its id is never valid again. Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID."""
     _check_supported(view, "")
     if request.client_id not in view.clients:
@@ -96,7 +96,7 @@ class ClientExpiry:
         self.next_check = now + CHECK_INTERVAL_S
         """Seconds of the loop's clock."""
 
-    def due(self, pending: ImageBuilder, now: float) -> Decision | None:
+    def due(self, pending: ImageBuilder, now: float) -> Write | None:
         """The clients to close now; None: none. Log time is that of the newest batch: an idle log evicts nobody."""
         excess = len(pending.clients) - self._max_clients
         if excess <= 0 and now < self.next_check:
@@ -113,9 +113,9 @@ class ClientExpiry:
         return None
 
 
-def _close(client_ids: Iterable[int], reason: str, body: rpc.CloseClientResponse | None = None) -> Decision:
+def _close(client_ids: Iterable[int], reason: str, body: rpc.CloseClientResponse | None = None) -> Write:
     records = [record(pb.CloseClientRecord(client_id=client_id, reason=reason)) for client_id in client_ids]
-    return Decision(records, body)
+    return Write(records, body)
 
 
 def _check_supported(view: ImageView, field: str) -> None:

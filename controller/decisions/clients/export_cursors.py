@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.decisions.quorum.membership import Look
 from controller.disk.retention import cursors_of
 from controller.state.state import ControllerState
@@ -28,7 +28,7 @@ MAX_CURSORS = 100
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Decision:
+def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:
     """All cursors by name. Raises UNSUPPORTED_VERSION."""
     _check_supported(state.pending)
     image = state.committed
@@ -43,15 +43,14 @@ def list_export_cursors(state: ControllerState, look: Look | None, now: float) -
         for one in cursors_of(image)
     ]
     start = _log_start(look, now)
-    return Decision(
-        [],
+    return Reply(
         rpc.ListExportCursorsResponse(cursors=cursors, log_start_offset=start, high_watermark=image.offset + 1),
     )
 
 
 def alter_export_cursors(
     state: ControllerState, request: rpc.AlterExportCursorsRequest, look: Look | None, now: float
-) -> Decision:
+) -> Write | Reply:
     """Set and remove cursors. Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its result."""
     _check_supported(state.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
@@ -71,7 +70,7 @@ def alter_export_cursors(
             records.append(change)
         else:
             result.offset = _offset_of(state.pending.export_cursors.get(one.name))
-    return Decision(records, rpc.AlterExportCursorsResponse(results=results))
+    return write_or_reply(records, rpc.AlterExportCursorsResponse(results=results))
 
 
 class _Altering:

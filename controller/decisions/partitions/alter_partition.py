@@ -9,7 +9,7 @@ Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 
 from __future__ import annotations
 
-from controller.decision import Decision, check_record_count, refuse
+from controller.decision import Reply, Write, check_record_count, refuse, write_or_reply
 from controller.rules.partition_change import RECOVERED, RECOVERING, Brokers, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
@@ -25,7 +25,9 @@ UNKNOWN_EPOCH = -1
 TOPIC_ID_BYTES = 16
 
 
-def alter_partitions(view: ImageView, settings: ControllerSettings, request: rpc.AlterPartitionRequest) -> Decision:
+def alter_partitions(
+    view: ImageView, settings: ControllerSettings, request: rpc.AlterPartitionRequest
+) -> Write | Reply:
     """Decide every partition of a request whose broker epoch has been checked (rule 0)."""
     check_record_count(sum(len(topic.partitions) for topic in request.topics), settings.max_records_per_request)
     records: list[Record] = []
@@ -41,7 +43,7 @@ def alter_partitions(view: ImageView, settings: ControllerSettings, request: rpc
             except ApiError as error:
                 results.append(_refused(data, error))
         topics.append(rpc.AlterPartitionTopicResult(topic_id=topic.topic_id, partitions=results))
-    return Decision(records, rpc.AlterPartitionResponse(topics=topics))
+    return write_or_reply(records, rpc.AlterPartitionResponse(topics=topics))
 
 
 def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Partition:

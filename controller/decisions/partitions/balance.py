@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
-from controller.decision import Decision
+from controller.decision import Write
 from controller.decisions.partitions.leader_elections import elect, wants_preferred, wants_unclean
 from controller.rules.partition_change import Brokers, Election, is_overdue
 from controller.settings import ControllerSettings
@@ -48,7 +48,7 @@ class LeaderBalance:
         """When ``due`` has something to do."""
         return min(self._preferred_due, self._unclean_due) if self._run is None else self._next_step
 
-    def due(self, view: ImageView, committed: Image, now: float) -> Decision | None:
+    def due(self, view: ImageView, committed: Image, now: float) -> Write | None:
         """The next step: elections, or None. Found in the committed image, decided on ``view``, the pending one."""
         if now < self.next_deadline():
             return None
@@ -65,7 +65,7 @@ class LeaderBalance:
         records = self._run.elections(view, keys)
         if len(keys) < MAX_ELECTIONS:
             self._run = None
-        return Decision(records) if records else None
+        return Write(records) if records else None
 
 
 class _Run:

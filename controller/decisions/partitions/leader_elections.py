@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from controller.decision import Decision, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.decisions.partitions.reassignment import find_partition
 from controller.rules.partition_change import NO_LEADER, Brokers, Election, next_state
 from controller.state.state import ControllerState
@@ -39,15 +39,15 @@ def elect(brokers: Brokers, partition: Partition, election: Election) -> pb.Part
     return change
 
 
-def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
     """Elect as asked. Raises INVALID_REQUEST, and POLICY_VIOLATION for more partitions than fit into a batch."""
     if request.election_type not in (rpc.PREFERRED, rpc.UNCLEAN):
         raise refuse(ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}", "election_type")
     decision = _elect_named(state, request) if request.topics else _elect_all(state, request)
-    return Decision([], decision.body) if request.validate_only else decision
+    return Reply(decision.body) if request.validate_only else decision
 
 
-def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
     view, brokers = state.pending, Brokers(state.pending)
     limit = state.settings.max_records_per_request
     # No further than that: a topic of many partitions that is named many times has no end.
@@ -70,7 +70,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> De
             records.append(record(change))
         except ApiError as error:
             result.error.CopyFrom(wire_error(error))
-    return Decision(records, rpc.ElectLeadersResponse(topics=results.values()))
+    return write_or_reply(records, rpc.ElectLeadersResponse(topics=results.values()))
 
 
 def _named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Iterator[tuple[str, int, str]]:
@@ -107,7 +107,7 @@ def _check_needed(brokers: Brokers, partition: Partition, election_type: int, fi
         raise refuse(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"the preferred leader, broker {first}, {why}", field)
 
 
-def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Decision:
+def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
     """All for which there is something to do, by topic id, up to one batch; the rest is counted. O(partitions)."""
     image = state.pending.snapshot()
     brokers, limit = Brokers(image), state.settings.max_records_per_request
@@ -123,7 +123,7 @@ def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Deci
     body = rpc.ElectLeadersResponse(
         topics=[results[name] for name in sorted(results)], remaining=max(0, len(keys) - limit)
     )
-    return Decision(records, body)
+    return write_or_reply(records, body)
 
 
 def _wanting(image: Image, brokers: Brokers, election_type: int) -> Iterator[PartitionKey]:

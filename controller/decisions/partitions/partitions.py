@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
 from controller.rules.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.rules.partition_change import assignment_of
 from controller.state.state import ControllerState
@@ -15,7 +15,7 @@ from raftlog.metadata.records import Record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def create_partitions(state: ControllerState, request: rpc.CreatePartitionsRequest) -> Decision:
+def create_partitions(state: ControllerState, request: rpc.CreatePartitionsRequest) -> Write | Reply:
     """Add partitions to topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
@@ -33,7 +33,7 @@ def create_partitions(state: ControllerState, request: rpc.CreatePartitionsReque
                 raise
             result.error.CopyFrom(wire_error(error))
         results.append(result)
-    return Decision([] if request.validate_only else records, rpc.CreatePartitionsResponse(results=results))
+    return write_or_reply([] if request.validate_only else records, rpc.CreatePartitionsResponse(results=results))
 
 
 def _add(

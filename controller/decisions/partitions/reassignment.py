@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
 from controller.rules.assignments import wrong_replicas
 from controller.rules.partition_change import (
     NO_LEADER,
@@ -30,7 +30,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest) -> Decision:
+def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest) -> Write | Reply:
     """Begin, change or cancel reassignments; each partition has its own result. Raises POLICY_VIOLATION."""
     limit = state.settings.max_records_per_request
     check_item_count(len(request.topics), limit, "topics")
@@ -56,10 +56,10 @@ def alter_reassignments(state: ControllerState, request: rpc.AlterPartitionReass
             results.append(result)
         topics.append(rpc.ReassignedTopic(name=topic.name, partitions=results))
     body = rpc.AlterPartitionReassignmentsResponse(topics=topics)
-    return Decision([] if request.validate_only else records, body)
+    return write_or_reply([] if request.validate_only else records, body)
 
 
-def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Decision:
+def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Reply:
     """What is under way in an image, topics by name. What does not exist is left out. O(partitions) without a list of topics."""
     topics = []
     for name, indexes in _asked(image, request):
@@ -78,7 +78,7 @@ def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequ
         ]
         if ongoing:
             topics.append(rpc.OngoingTopicReassignment(name=name, partitions=ongoing))
-    return Decision([], rpc.ListPartitionReassignmentsResponse(topics=topics))
+    return Reply(rpc.ListPartitionReassignmentsResponse(topics=topics))
 
 
 def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:

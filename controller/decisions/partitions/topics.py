@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from controller.decision import Decision, check_item_count, check_record_count, refuse, wire_error
+from controller.decision import Reply, Write, check_item_count, check_record_count, refuse, wire_error, write_or_reply
 from controller.decisions.configs import check_config, config_record
 from controller.rules.assignments import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.state.state import ControllerState
@@ -22,7 +22,7 @@ NO_TOPIC_ID = bytes(16)
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Decision:
+def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> Write | Reply:
     """Create topics. Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its topic."""
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.pending)
@@ -40,10 +40,10 @@ def create_topics(state: ControllerState, request: rpc.CreateTopicsRequest) -> D
             if error.code == ErrorCode.POLICY_VIOLATION:
                 raise
             results.append(rpc.CreatableTopicResult(name=topic.name, error=wire_error(error)))
-    return Decision([] if request.validate_only else records, rpc.CreateTopicsResponse(topics=results))
+    return write_or_reply([] if request.validate_only else records, rpc.CreateTopicsResponse(topics=results))
 
 
-def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> Decision:
+def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> Write | Reply:
     """Delete topics by name, their configs first, so that no image shows configs of a topic that is gone."""
     check_item_count(len(request.names), state.settings.max_records_per_request, "names")
     view = state.pending
@@ -64,7 +64,7 @@ def delete_topics(state: ControllerState, request: rpc.DeleteTopicsRequest) -> D
         except ApiError as error:
             results.append(rpc.DeletableTopicResult(name=name, error=wire_error(error)))
     check_record_count(len(records), state.settings.max_records_per_request)
-    return Decision([] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results))
+    return write_or_reply([] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results))
 
 
 def _create(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from controller.decision import Decision, refuse
+from controller.decision import Decision, Defer, Reply, refuse, write_or_reply
 from controller.decisions.quorum.downgrade import left_behind, warnings
 from controller.decisions.quorum.membership import Look
+from controller.effects import AllLeasesStopped, FeatureLevelsUpdated
 from controller.rules.fencing import without_cause
-from controller.state.double_roll import LEGACY_REGISTRATION, begin_heartbeats, heartbeats_off, obstacles
+from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, obstacles
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
@@ -64,14 +65,14 @@ def update_features(
         raise _invalid(reason, f"updates[{list(asked).index(name)}].max_version_level")
     body = rpc.UpdateFeaturesResponse(warnings=warnings(image, request.updates))
     if request.validate_only:
-        return Decision([], body)
+        return Reply(body)
     leases = state.read_leases
     leases_end_at = leases.all_end_at()
     if _ends_strict_reads(image, asked) and leases_end_at > now:
         # From then on a program may take over that does not ask for leases before it fences.
-        return Decision([], None, None, leases.stop_all, decide_again_at=leases_end_at)
-    begin = (lambda: begin_heartbeats(state, now)) if heartbeats_off(state) else None
-    return Decision(records, body, None, begin)
+        return Defer(leases_end_at, (AllLeasesStopped(),))
+    effects = (FeatureLevelsUpdated(),) if heartbeats_off(state) else ()
+    return write_or_reply(records, body, *effects)
 
 
 def _told_in_words(image: Image, name: str, level: int) -> list[Record]:

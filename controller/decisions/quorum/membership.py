@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.decision import Decision, refuse
+from controller.decision import Reply, Write, refuse
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import hosts as limits
@@ -45,7 +45,7 @@ class Membership:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Decision:
+    def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Write:
         """AddRaftVoter: a caught-up observer becomes a voter."""
         seen, voters = self._changeable(now)
         for voter in voters:
@@ -90,9 +90,9 @@ class Membership:
         entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
         new = (*voters, entry)
         self._check_live_majority(seen, new)
-        return Decision([_record(new)], rpc.AddRaftVoterResponse(), answer_when_appended=request.ack_when_appended)
+        return Write([_record(new)], rpc.AddRaftVoterResponse(), answer_when_appended=request.ack_when_appended)
 
-    def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Decision:
+    def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Write:
         """RemoveRaftVoter. The leader itself leads on, uncounted, until that is committed."""
         seen, voters = self._changeable(now)
         gone = _voter(voters, request.voter_id, request.voter_directory_id)
@@ -100,17 +100,17 @@ class Membership:
         if not rest:
             raise refuse(ErrorCode.INVALID_REQUEST, f"node {gone.id} is the last voter", "voter_id")
         self._check_live_majority(seen, rest)
-        return Decision([_record(rest)], rpc.RemoveRaftVoterResponse())
+        return Write([_record(rest)], rpc.RemoveRaftVoterResponse())
 
-    def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Decision:
+    def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Write | Reply:
         """UpdateRaftVoter: a voter is reached at another endpoint."""
         _, voters = self._changeable(now)
         old = _voter(voters, request.voter_id, request.voter_directory_id)
         _check_endpoint(request.endpoint)
         if old.endpoint == request.endpoint:
-            return Decision([], rpc.UpdateRaftVoterResponse())
+            return Reply(rpc.UpdateRaftVoterResponse())
         new = tuple(VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters)
-        return Decision([_record(new)], rpc.UpdateRaftVoterResponse())
+        return Write([_record(new)], rpc.UpdateRaftVoterResponse())
 
     def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
         """The quorum and its voters, if the set may be changed now."""
@@ -173,7 +173,7 @@ class Membership:
         """When ``first_set`` wants to look again."""
         return self._next_look
 
-    def first_set(self, now: float) -> Decision | None:
+    def first_set(self, now: float) -> Write | None:
         """The configured set, written into the log as soon as all its directories are known."""
         if not self.is_static or now < self._next_look:
             return None
@@ -184,7 +184,7 @@ class Membership:
         voters = _with_directories(self._look(now))
         if not voters or not all(voter.directory_id and voter.endpoint for voter in voters):
             return None
-        return Decision([_record(voters)])
+        return Write([_record(voters)])
 
     def _why_static(self, seen: QuorumDescription) -> str:
         unknown = [voter.id for voter in _with_directories(seen) if not voter.directory_id]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.decision import Decision, refuse
+from controller.decision import Decision, Reply, TransferLeadership, refuse
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -54,12 +54,12 @@ def decide_transfer(seen: QuorumDescription | None, node_id: int, request: rpc.T
     if seen is None:
         raise refuse(ErrorCode.UNSUPPORTED_VERSION, "this controller does not know the other voters")
     if target_id == node_id:
-        return Decision([], rpc.TransferLeadershipResponse(target_id=node_id))
+        return Reply(rpc.TransferLeadershipResponse(target_id=node_id))
     if target_id < 0:
         target_id = best_successor(seen, node_id)
         if target_id < 0:
             raise refuse(ErrorCode.REQUEST_TIMED_OUT, "no other voter is alive", "target_id")
-        return Decision([], rpc.TransferLeadershipResponse(target_id=target_id), transfer_to=target_id)
+        return TransferLeadership(target_id, rpc.TransferLeadershipResponse(target_id=target_id))
     target = next((one for one in seen.voters if one.node_id == target_id), None)
     if target is None:
         raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
@@ -67,7 +67,7 @@ def decide_transfer(seen: QuorumDescription | None, node_id: int, request: rpc.T
         raise refuse(
             ErrorCode.REQUEST_TIMED_OUT, f"node {target_id} has not fetched from the leader lately", "target_id"
         )
-    return Decision([], rpc.TransferLeadershipResponse(target_id=target_id), transfer_to=target_id)
+    return TransferLeadership(target_id, rpc.TransferLeadershipResponse(target_id=target_id))
 
 
 def best_successor(seen: QuorumDescription, node_id: int) -> int:

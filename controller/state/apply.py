@@ -1,0 +1,103 @@
+"""Folds the effects of decisions into the soft state: the one place where a decision changes what the controller remembers."""
+
+from __future__ import annotations
+
+from controller.effects import (
+    AllLeasesStopped,
+    Effect,
+    FeatureLevelsUpdated,
+    Fenced,
+    IsrsLeft,
+    LeaderEpochsRaised,
+    LeaseGranted,
+    LeaseStopped,
+    Left,
+    ProgressRecorded,
+    Registered,
+    RegisteredAgain,
+    ShutdownBegun,
+    Unfenced,
+    Unregistered,
+)
+from controller.state.double_roll import begin_heartbeats, heartbeats_off
+from controller.state.state import ControllerState
+from raftlog.metadata.causes import Cause
+
+
+def apply(state: ControllerState, effect: Effect, now: float) -> None:
+    """One effect, after the records of its decision are in ``state.pending``."""
+    match effect:
+        case LeaseGranted(broker_id):
+            state.read_leases.granted(broker_id, now)
+        case LeaseStopped(broker_id):
+            state.read_leases.stop(broker_id)
+        case AllLeasesStopped():
+            state.read_leases.stop_all()
+        case Registered(broker_id, broker_epoch):
+            _registered(state, broker_id, broker_epoch, now)
+        case RegisteredAgain(broker_id, broker_epoch, fenced):
+            state.sessions.touch(broker_id, broker_epoch, now)
+            if fenced and heartbeats_off(state):
+                state.ask_unfence(broker_id)
+        case Unregistered(broker_id):
+            state.forget(broker_id)
+            state.lag_watch.forget(broker_id)
+            state.changed_at.pop(broker_id, None)
+        case Fenced():
+            _fenced(state, effect, now)
+        case Unfenced(broker_id):
+            state.no_unfence(broker_id)
+            state.lag_watch.unfenced(broker_id, now)
+            state.changed(broker_id, now)
+        case ShutdownBegun(broker_id, last_offset):
+            if last_offset is not None:
+                state.shutdown_offsets[broker_id] = last_offset
+            state.changed(broker_id, now)
+        case Left(broker_id):
+            state.forget(broker_id)
+            state.changed(broker_id, now)
+        case FeatureLevelsUpdated():
+            begin_heartbeats(state, now)
+        case IsrsLeft(broker_id, keys, done):
+            state.leaving.advance(broker_id, keys, done)
+        case LeaderEpochsRaised(partition_count):
+            state.epoch_floor.raised(partition_count)
+        case ProgressRecorded(message):
+            state.progress.proposed(message, now)
+            state.progress.observed_end = state.next_offset
+
+
+def _registered(state: ControllerState, broker_id: int, broker_epoch: int, now: float) -> None:
+    state.forget(broker_id)
+    state.lag_watch.forget(broker_id)
+    state.changed(broker_id, now)
+    state.sessions.touch(broker_id, broker_epoch, now)
+    state.absences.present(broker_id)
+    if heartbeats_off(state):
+        state.ask_unfence(broker_id)
+
+
+def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
+    broker_id = effect.broker_id
+    match effect.cause:
+        case Cause.SESSION_TIMED_OUT:
+            state.forget(broker_id)
+        case Cause.LOG_TAKEN_BACK:
+            state.forget(broker_id)
+            if heartbeats_off(state):
+                # It may never say anything more.
+                state.ask_unfence(broker_id)
+        case Cause.PROCESS_GONE:
+            # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
+            state.gone.fenced(broker_id, now)
+            state.drop_wishes(broker_id)
+        case Cause.METADATA_LAG:
+            # It lags, and heartbeats: its session goes on, and nobody gets its id meanwhile.
+            state.drop_wishes(broker_id)
+            state.read_leases.forget(broker_id)
+            state.lag_watch.fenced(broker_id, now)
+        case _:
+            # It asked for it, and goes on heartbeating.
+            pass
+    state.changed(broker_id, now)
+    state.leaving.fenced(broker_id, effect.record_count)

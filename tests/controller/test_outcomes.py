@@ -1,0 +1,76 @@
+"""A broker's life as the controller decides it: each outcome and each effect is a value, and can be read."""
+
+from __future__ import annotations
+
+from deciding import Cell, Decided, registration
+
+from controller.decision import Refusal, Write
+from controller.effects import Fenced, LeaseGranted, Left, Registered, ShutdownBegun, Unfenced
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.causes import Cause
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
+
+
+def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
+    """The outcome's kind, and its effects."""
+    return type(decided.outcome).__name__, decided.effects
+
+
+def test_the_life_of_a_broker() -> None:
+    cell = Cell(brokers=2)
+    said: list[tuple[str, tuple[object, ...]]] = []
+
+    def ask(message: object) -> None:
+        said.append(shown(cell.propose(cell.decide(message))))
+
+    ask(registration(7))
+    epoch = cell.broker(7).epoch
+    assert said.pop() == ("Write", (Registered(7, epoch),))
+    ask(cell.heartbeat(7))
+    assert said.pop() == ("Write", (Unfenced(7),))
+    ask(cell.heartbeat(7))
+    assert said.pop() == ("Reply", ())
+    ask(cell.heartbeat(7, want_read_lease=True))
+    assert said.pop() == ("Reply", (LeaseGranted(7),))
+    ask(cell.heartbeat(7, want_shut_down=True))
+    assert said.pop() == ("Write", (Left(7),)), "it leads nothing: it may go at once"
+
+
+def test_a_broker_that_leads_is_moved_before_it_leaves() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2), name="led-by-1")
+    begun = cell.propose(cell.decide(cell.heartbeat(1, want_shut_down=True)))
+    assert shown(begun) == ("Write", (ShutdownBegun(1, cell.pending.offset),))
+
+
+def test_silence_ends_in_a_fencing_that_names_its_cause() -> None:
+    cell = Cell(brokers=1)
+    cell.now += SESSION_S
+    (fenced,) = cell.due()
+    assert shown(fenced) == ("Write", (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),))
+
+
+def test_what_is_decided_can_be_compared_and_changes_nothing_until_it_is_proposed() -> None:
+    cell = Cell(brokers=1)
+    before = cell.soft_state()
+    request = registration(7)
+    assert cell.decide(request).outcome == cell.decide(request).outcome
+    assert cell.soft_state() == before
+
+
+def test_a_refusal_has_an_error_and_nothing_else() -> None:
+    outcome = Cell(brokers=1).decide(rpc.UnregisterBrokerRequest(broker_id=9)).outcome
+    assert isinstance(outcome, Refusal)
+    assert outcome.error.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_an_effect_is_dropped_with_a_decision_that_is_not_proposed() -> None:
+    cell = Cell(brokers=0)
+    decided = cell.decide(registration(7))
+    assert isinstance(decided.outcome, Write)
+    assert cell.active.sessions.last_contact(7) is None
+    cell.propose(decided)
+    assert cell.active.sessions.last_contact(7) == cell.now
