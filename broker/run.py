@@ -225,12 +225,8 @@ def _unary_handler(service: BrokerService) -> object:
     return unary_handler(broker_pb2.DESCRIPTOR.services_by_name["Broker"], broker_pb2.BrokerRequest, ask)
 
 
-async def _start_http(
-    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcServerTransport
-) -> HttpServer | None:
-    """Metrics and health, if the configuration wants them."""
-    if config.http_listener is None:
-        return None
+def metrics_registry(service: BrokerService, transport: GrpcServerTransport) -> MetricsRegistry:
+    """What a broker shows at /metrics."""
     registry = MetricsRegistry()
     registry.collect(lambda: transport_metrics(transport.bounds))
     add_broker_metrics(registry, service.describe)
@@ -238,6 +234,16 @@ async def _start_http(
         space = service.data.space
         add_data_metrics(registry, service.data)
         add_space_metrics(registry, lambda: (space.free_bytes, space.low))
+    return registry
+
+
+async def _start_http(
+    config: NodeConfig, broker_id: int, service: BrokerService, transport: GrpcServerTransport
+) -> HttpServer | None:
+    """Metrics and health, if the configuration wants them."""
+    if config.http_listener is None:
+        return None
+    registry = metrics_registry(service, transport)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

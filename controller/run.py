@@ -154,12 +154,8 @@ def _unary_handlers(service: ControllerService) -> list[object]:
     ]
 
 
-async def start_http(
-    config: NodeConfig, service: ControllerService, transport: GrpcServerTransport
-) -> HttpServer | None:
-    """Metrics and health, if the configuration wants them."""
-    if config.http_listener is None:
-        return None
+def metrics_registry(service: ControllerService, transport: GrpcServerTransport) -> MetricsRegistry:
+    """What a controller shows at /metrics."""
     registry = MetricsRegistry()
     registry.collect(lambda: transport_metrics(transport.bounds))
     add_quorum_metrics(registry, lambda: describe_quorum(service))
@@ -175,6 +171,16 @@ async def start_http(
     )
     add_space_metrics(registry, lambda: (service.space.free_bytes, service.space.low))
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.now()))
+    return registry
+
+
+async def start_http(
+    config: NodeConfig, service: ControllerService, transport: GrpcServerTransport
+) -> HttpServer | None:
+    """Metrics and health, if the configuration wants them."""
+    if config.http_listener is None:
+        return None
+    registry = metrics_registry(service, transport)
     server = HttpServer(
         config.http_listener.host,
         config.http_listener.port,

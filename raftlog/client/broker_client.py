@@ -197,7 +197,7 @@ class BrokerClient:
 METADATA_KEY = 3
 STRICT_SINCE = 1
 """The version of Metadata from which on its reads may be strict."""
-_ELSEWHERE = frozenset({ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE})
+ELSEWHERE = frozenset({ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE})
 
 
 def _ms(timeout_s: float) -> int:
@@ -206,7 +206,7 @@ def _ms(timeout_s: float) -> int:
 
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
     """A fenced broker takes nothing new, and one without a lease reads nothing strictly: another one may."""
-    elsewhere = response.HasField("error") and response.error.error_code in _ELSEWHERE
+    elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
     return Refusal() if elsewhere else None
 
 

@@ -27,7 +27,7 @@ LATEST, EARLIEST = -1, -2
 """In place of an offset: behind the last committed record; the first one there is."""
 RETRY_BACKOFF_S = 0.1
 _NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader is known that can be asked")
-_RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Consumer:
                 self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message))
             elif error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._settings.offset_reset is not None:
                 position.next_offset = self._settings.offset_reset
-            elif error.code not in _RETRIABLE:
+            elif error.code not in RETRIABLE:
                 self._fail(error)
 
     def _fail(self, error: ApiError) -> None:

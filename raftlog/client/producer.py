@@ -30,7 +30,7 @@ RETRY_BACKOFF_S = 0.1
 """retry.backoff.ms"""
 RECORD_OVERHEAD_BYTES = 16
 _DEADLINE_GRAIN_S = 0.05
-_RETRIABLE = STALE_LEADER | {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+RETRIABLE = STALE_LEADER | {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                              ErrorCode.THROTTLING_QUOTA_EXCEEDED}  # fmt: skip
 
 
@@ -301,7 +301,7 @@ class Producer:
     def _failed(self, queue: PartitionQueue, error: ApiError) -> None:
         if error.code in STALE_LEADER:
             self._leaders.refresh()
-        retriable = error.code in _RETRIABLE and (not error.outcome_unknown or self._settings.retry_unknown)
+        retriable = error.code in RETRIABLE and (not error.outcome_unknown or self._settings.retry_unknown)
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and not error.outcome_unknown and queue.halve():
             queue.again(error, 0.0)
         elif retriable:

@@ -33,7 +33,7 @@ ATTEMPT_S = 2.0
 """How long one attempt of a write with acks ``committed`` may take: whoever got it may have stopped to answer."""
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
-_TRANSIENT = frozenset(
+TRANSIENT = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.NETWORK_EXCEPTION,
@@ -157,7 +157,7 @@ class Session:
                 )
             if error.outcome_unknown:
                 on_the_way += 1
-            elif error.code not in _TRANSIENT:
+            elif error.code not in TRANSIENT:
                 if on_the_way and write is not None:
                     _unknown(
                         f"{error.message}; an earlier attempt may have been executed, or be yet", error.code, error

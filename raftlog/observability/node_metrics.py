@@ -41,7 +41,7 @@ def add_refusal_metrics(metrics: MetricsRegistry, refused: Callable[[], Mapping[
 def _quorum(now: Any) -> Iterator[Metric]:
     states = (((role,), float(role == now.role)) for role in ROLES)
     yield gauge("raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",))
-    yield gauge("raft_metrics_current_epoch", "The epoch.", now.leader_epoch)
+    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", now.leader_epoch)
     yield gauge("raft_metrics_current_leader", "The leader's id, -1 if none is known.", now.leader_id)
     yield gauge("raft_metrics_current_vote", "Whom this node voted for in this epoch, -1: nobody.", now.voted_id)
     yield gauge("raft_metrics_high_watermark", "The first offset not committed, -1 if unknown.", now.high_watermark)
@@ -90,14 +90,18 @@ def _controller_image(now: Image) -> Iterator[Metric]:
     brokers = list(now.brokers.values())
     fenced = sum(broker.fenced for broker in brokers)
     yield gauge("kafka_controller_fenced_broker_count", "Registered brokers that are fenced.", fenced)
-    yield gauge("kafka_controller_active_broker_count", "Registered brokers that are not.", len(brokers) - fenced)
+    yield gauge(
+        "kafka_controller_active_broker_count", "Registered brokers that are not fenced.", len(brokers) - fenced
+    )
     stopping = sum(broker.in_controlled_shutdown for broker in brokers)
     yield gauge("kafka_controller_controlled_shutdown_broker_count", "Brokers in controlled shutdown.", stopping)
     yield gauge("kafka_controller_global_topic_count", "Topics.", len(now.topics))
     yield gauge("kafka_controller_global_partition_count", "Partitions.", len(now.partitions))
     yield gauge("kafka_controller_last_applied_record_offset", "The last committed offset folded here.", now.offset)
     yield gauge(
-        "kafka_controller_last_applied_record_timestamp", "Its batch's time, milliseconds since 1970.", now.timestamp_ms
+        "kafka_controller_last_applied_record_timestamp",
+        "Time of the last batch folded here, milliseconds since 1970.",
+        now.timestamp_ms,
     )
     yield gauge(
         "raftlog_export_cursor_lag_records",
@@ -238,7 +242,7 @@ def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
         now.cursors_holding,
     )
     yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
-    yield gauge("raftlog_snapshot_size_bytes", "Size of the newest one, 0 if there is none.", now.newest_bytes)
+    yield gauge("raftlog_snapshot_size_bytes", "Size of the newest snapshot, 0 if there is none.", now.newest_bytes)
     yield gauge(
         "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes",
         "Size of the last snapshot that this process took, 0 if none.",
