@@ -159,7 +159,9 @@ def test_the_extras_bring_what_the_command_line_says(module: str) -> None:
         assert module in modules(PROJECT["optional-dependencies"][extra])
 
 
-@pytest.mark.parametrize("extra", [name for name in PROJECT["optional-dependencies"] if name not in {"test", "java"}])
+@pytest.mark.parametrize(
+    "extra", [name for name in PROJECT["optional-dependencies"] if name not in {"test", "docs", "java"}]
+)
 def test_the_command_line_knows_what_each_extra_brings(extra: str) -> None:
     # pandas is PySpark's: nothing of ours imports it.
     brought = modules(PROJECT["optional-dependencies"][extra]) - {"pandas"}
