@@ -15,7 +15,7 @@ from raftlog.aliases import with_old_name
 class ErrorCode(IntEnum):
     """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on.
 
-    Each has its meaning below it; ``scripts/error_table.py`` makes the table of docs/protocol.md from them.
+    Each has its meaning below it; ``scripts/reference`` makes the table of docs/protocol.md from them.
     """
 
     UNKNOWN_SERVER_ERROR = -1

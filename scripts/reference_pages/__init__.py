@@ -1,0 +1,1 @@
+"""What ``scripts/reference.py`` writes, one module a subject."""

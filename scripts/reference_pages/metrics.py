@@ -1,0 +1,94 @@
+"""The metrics: what a controller and a broker register, collected from stand-ins of what they describe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from prometheus_client.core import Metric
+
+import broker.run
+import controller.run
+from broker.partition.leader import GAUGES
+from broker.partition.manager import COUNTS
+from raftlog.metadata.image import Image
+from raftlog.observability.node_metrics import SnapshotFigures
+from raftlog.observability.registry import MetricsRegistry
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.bounds import Bounds
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from reference_pages.markdown import GENERATED, cell, table
+
+_HEAD = """# Metrics
+
+What a node serves at `http://…/metrics` (`http.listener`). A name is Kafka's: its MBean's type, then
+the metric, in snake case. What Kafka does not have begins with `raftlog_`. Each node also serves the
+`process_…` and `python_…` metrics of the Prometheus client.
+
+A histogram has `_bucket`, `_sum` and `_count`. Only the active controller serves what depends on
+heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_broker_…`, the counts of
+offline, imbalanced, reassigning and recovering partitions. Only the leader of the quorum serves
+`raftlog_replica_lag_records`.
+[Operations](../operations.md) says which metrics deserve an alert.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [GENERATED + _HEAD]
+    for role, families in (("Controllers", _of_a_controller()), ("Brokers", _of_a_broker())):
+        parts.append(f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}")
+    return "\n".join(parts)
+
+
+def _row(family: Metric) -> tuple[str, str, str, str]:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+    return f"`{name}`", family.type, labels, cell(family.documentation)
+
+
+def _of_a_controller() -> Sequence[Metric]:
+    service = SimpleNamespace(
+        active=object(),
+        image=Image(),
+        replica=mock.Mock(refused={}, commit_latency=None, sync_latency=None),
+        space=SimpleNamespace(free_bytes=0, low=False),
+        snapshots=SimpleNamespace(figures=lambda _: SnapshotFigures(0, 0, 0, 0, 0)),
+        now=lambda: 0.0,
+    )
+    quorum = quorum_pb2.DescribeQuorumResponse(role="leader")
+    brokers = controller_pb2.DescribeBrokersResponse()
+    with (
+        mock.patch.object(controller.run, "describe_quorum", return_value=quorum),
+        mock.patch.object(controller.run, "known_brokers", return_value=brokers),
+    ):
+        return _collected(controller.run, service)
+
+
+def _of_a_broker() -> Sequence[Metric]:
+    names = ("PartitionCount", "OfflineReplicaCount", *GAUGES, *COUNTS)
+    data = SimpleNamespace(
+        recovered=True,
+        replicas=SimpleNamespace(counters=lambda: dict.fromkeys(names, 0)),
+        unserved=lambda: SimpleNamespace(counts={}),
+        figures=mock.MagicMock(produce=None, flush=None),
+        space=SimpleNamespace(free_bytes=0, low=False),
+    )
+    return _collected(broker.run, SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, data=data))
+
+
+def _collected(run: Any, service: Any) -> Sequence[Metric]:
+    """All families of the registry that a node of this kind serves, by name, without those of its process."""
+    with mock.patch.object(run, "MetricsRegistry", partial(MetricsRegistry, process=False)):
+        loop = asyncio.new_event_loop()
+        try:
+            registry = run.metrics_registry(service, SimpleNamespace(bounds=Bounds(loop, TransportLimits())))
+            return sorted(registry.registry.collect(), key=lambda family: family.name)
+        finally:
+            loop.close()
