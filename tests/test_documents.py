@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -55,11 +56,25 @@ def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
             assert anchor in anchors(target.read_text()), (path, anchor)
 
 
-def test_the_table_of_error_codes_is_that_of_the_code() -> None:
-    """``python scripts/error_table.py`` writes it anew."""
-    command = [sys.executable, ROOT / "scripts" / "error_table.py", "--check"]
+def test_the_reference_is_what_the_code_says() -> None:
+    """``scripts/reference`` writes it anew."""
+    command = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert built.returncode == 0, built.stdout + built.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > len(DOCUMENTS)
+    loads = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[^>]*|<link\b[^>]*\brel=[\"']?(?:stylesheet|preconnect)[^>]*"
+    )
+    elsewhere = {found for page in pages for found in loads.findall(page.read_text()) if "//" in found}
+    assert elsewhere == set()
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:

@@ -1,0 +1,78 @@
+"""What the site shows beside ``docs/``: files elsewhere in the repository that a page links to, as pages of their own.
+
+A page links to the repository's files as a forge wants it (``../replay/streaming/watch.py``). Here each such link becomes one to
+a page of the site. A link to nothing stays as it is, and the strict build fails.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = "docs"
+PAGES: Mapping[str, str] = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks/running.md",
+    "proto/raftlog/wire": "reference/README.md",
+}
+"""Where the site has documents from outside of ``docs/``, and what stands for a directory."""
+_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages from outside of ``docs/``."""
+    documents = [*PAGES, *(f"{DOCS}/{file.src_uri}" for file in files if file.src_uri.endswith(".md"))]
+    wanted = {path for document in documents for path in _linked(document)} | PAGES.keys()
+    for path in sorted(wanted):
+        if (ROOT / path).is_file() and not path.startswith(f"{DOCS}/"):
+            text = (ROOT / path).read_text()
+            content = text if path.endswith(".md") else _source(path, text)
+            files.append(File.generated(config, _uri(path), content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Turn links between the repository's files into links between pages of the site."""
+    uri = page.file.src_uri
+    path = next((path for path in PAGES if PAGES[path] == uri and path.endswith(".md")), f"{DOCS}/{uri}")
+
+    def rewritten(link: re.Match[str]) -> str:
+        target = _resolved(path, link[1])
+        return posixpath.relpath(_uri(target), posixpath.dirname(uri)) if (ROOT / target).exists() else link[1]
+
+    return markdown if _is_source(uri) else _LINK.sub(rewritten, markdown)
+
+
+def _linked(document: str) -> Iterator[str]:
+    if document.endswith(".md"):
+        for link in _LINK.findall((ROOT / document).read_text()):
+            yield _resolved(document, link)
+
+
+def _resolved(document: str, link: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
+
+
+def _uri(path: str) -> str:
+    """Where the site has a file of the repository."""
+    if path in PAGES:
+        return PAGES[path]
+    return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"source/{path}.md"
+
+
+def _is_source(uri: str) -> bool:
+    return uri.startswith("source/")
+
+
+def _source(path: str, text: str) -> str:
+    """A page that shows a file."""
+    return f"# {path}\n\n````{Path(path).suffix.lstrip('.') or 'text'}\n{text}\n````\n"
