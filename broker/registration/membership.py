@@ -10,10 +10,11 @@ import structlog
 
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
+from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
 from broker.registration.registering import LISTENER_NAME, registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.wire.controller.v1 import controller_pb2
@@ -51,8 +52,7 @@ class Membership:
         self._on_heartbeat = on_heartbeat
         self._on_exit = on_exit
         self._listener = records_pb2.Listener()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
+        self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
         self._checked_ms = 0
         self.misfit = ""
@@ -67,8 +67,7 @@ class Membership:
     def close(self) -> None:
         """Stop, telling nobody. Idempotent."""
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._client.close()
 
     def pump(self) -> None:
@@ -83,21 +82,7 @@ class Membership:
         if self._lifecycle.exit is not None:
             self._over = True
             self._on_exit(self._lifecycle.exit)
-        self._arm()
-
-    def _arm(self) -> None:
-        deadline = self._lifecycle.next_deadline
-        if deadline == self._timer_at and self._timer is not None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_at = None, deadline
-        if deadline != NEVER:
-            self._timer = self._loop.call_at(deadline, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.pump()
+        self._timer.arm(self._lifecycle.next_deadline)
 
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
         # Not longer than until the next heartbeat would be due: that one says more, and goes on another link if this one says nothing.

@@ -25,6 +25,7 @@ from broker.replication.led_page import led_page
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import SpaceReserve
 from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.image import Image
 from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
@@ -80,8 +81,7 @@ class DataPlane:
         self._stepping = False
         self._stood: ev.StandingChanged | None = None
         self._over = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
+        self._timer = DeadlineTimer(self._loop, self._tick)
         self._checks: asyncio.TimerHandle | None = None
         self._flush_token = -1
         self._flush_due = False
@@ -214,22 +214,10 @@ class DataPlane:
         self._arm()
 
     def _arm(self) -> None:
-        """One timer. It may be early, never late."""
-        if self._over or self._replicas is None:
-            return
-        at = self._replicas.next_deadline()
-        if self._timer is not None:
-            # Not Handle.when: uvloop gives a handle without it for what is due at once.
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at != NEVER:
-            self._timer_at = at
-            self._timer = self._loop.call_at(at, self._tick)
+        if not self._over and self._replicas is not None:
+            self._timer.arm(self._replicas.next_deadline())
 
     def _tick(self) -> None:
-        self._timer = None
         self.step(ev.Tick())
 
     def _check(self) -> None:
@@ -295,9 +283,9 @@ class DataPlane:
         self._failed(error)
 
     def _stop(self) -> None:
-        for timer in (self._timer, self._checks):
-            if timer is not None:
-                timer.cancel()
+        self._timer.cancel()
+        if self._checks is not None:
+            self._checks.cancel()
         self._events.clear()
         self._links.close()
         self._sessions.close()

@@ -21,6 +21,7 @@ from broker.replication.data_plane import BODIES as DATA_BODIES
 from broker.replication.data_plane import DataPlane
 from broker.service.api_versions import ApiVersions
 from raftlog.client.controller_client import ControllerClient
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
@@ -84,8 +85,7 @@ class RequestServer:
         self._versions = versions
         self._links: dict[Link, None] = {}
         self._data = data
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = DeadlineTimer(self._loop, self._expire)
         self._closing = False
 
     def accept(self, link: Link) -> RequestServer:
@@ -157,8 +157,7 @@ class RequestServer:
     def close(self) -> None:
         """Take nothing more; what waits is told so."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self.refuse_parked(_SHUTTING_DOWN)
 
     def _begin(self, link: ReplyTo, request: broker_pb2.BrokerRequest) -> None:
@@ -213,22 +212,13 @@ class RequestServer:
         _send(link, request.correlation_id, error=error_to_wire(error))
 
     def _expire(self) -> None:
-        self._timer = None
         for pending, error in self._gate.expire(self._loop.time()):
             self._refuse(pending, error)
         self._arm()
 
     def _arm(self) -> None:
-        """One timer for all parked reads, set to the earliest deadline there was when it was set."""
-        deadline = self._gate.next_deadline
-        if self._timer is not None and self._timer_at <= deadline:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if len(self._gate):
-            self._timer_at = deadline
-            self._timer = self._loop.call_at(deadline, self._expire)
+            self._timer.arm(self._gate.next_deadline)
 
     def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
         if self._data is None:

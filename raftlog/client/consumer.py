@@ -17,6 +17,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.throttling import pause_after
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.transport.api import Transport
@@ -90,7 +91,7 @@ class Consumer:
         self._failure: ApiError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._loop, self._schedule)
         self._closed = False
 
     # --- what is read -------------------------------------------------------------------------------------------------
@@ -160,8 +161,7 @@ class Consumer:
         if not self._closed:
             self._closed = True
             self._leaders.close()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._timer.cancel()
             self._wake()
 
     # --- fetching -----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Consumer:
                 ready.setdefault(leader.leader_id, []).append((position, leader.leader_epoch))
         for leader_id, positions in ready.items():
             self._ask(leader_id, positions)
-        self._arm(earliest)
+        self._timer.arm(earliest)
 
     def _find_wanted(self) -> None:
         for topic, wanted in list(self._wanted.items()):
@@ -340,10 +340,3 @@ class Consumer:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _arm(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if at != float("inf"):
-            self._timer = self._loop.call_at(at, self._schedule)

@@ -19,6 +19,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
 from raftlog.client.throttling import pause_after
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.transport.api import Transport
@@ -74,8 +75,7 @@ class Producer:
         self._rng = rng
         self._bytes = 0
         self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._timer = DeadlineTimer(self._loop, self._pump)
         self._closed = False
 
     @property
@@ -128,8 +128,7 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._leaders.close()
         error = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
         unknown = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", outcome_unknown=True)
@@ -338,16 +337,4 @@ class Producer:
         at = min((waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf"))
         for queue in self._queues.values():
             at = min(at, queue.next_deadline, queue.not_before if queue.not_before > now else float("inf"))
-        at = max(at, now + 0.001)
-        if self._timer is not None:
-            if self._timer_at <= at and self._timer_at > now:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at != float("inf"):
-            self._timer_at = at
-            self._timer = self._loop.call_at(at, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._pump()
+        self._timer.arm(max(at, now + 0.001))

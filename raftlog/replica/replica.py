@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from raftlog import batch
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import CorruptLogError, FatalError, InvariantError, StorageError
 from raftlog.logger import get_logger
 from raftlog.metadata.log_generation import generation_in
@@ -78,8 +79,7 @@ class Replica(PeerObserver):
         self._recovered = self._stepping = self._closed = False
         self.generation = store.identity.generation
         """Of the log: this directory's, or a later one that the log tells of. A node that joins later was formatted without any."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._timer = DeadlineTimer(self._loop, self._tick)
         # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait begins.
         self._held: deque[Any] = deque()
         # Spans that are in the log, and not yet handed to the store: see *overlap* above.
@@ -133,8 +133,7 @@ class Replica(PeerObserver):
     def close(self) -> None:
         """Stop. Nothing is sent or stored after this; the store stays open."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._writer is not None:
             # The store may be broken already: what it holds of the snapshot goes when it is opened the next time.
             self._writer.cancel(drop=False)
@@ -333,7 +332,6 @@ class Replica(PeerObserver):
         self._step(ev.PeerLost(peer_id))
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, math.inf
         self._step(ev.Tick(self._store.busy_s))
 
     def _step(self, event: ev.Event) -> None:
@@ -354,23 +352,12 @@ class Replica(PeerObserver):
             self._fail(error)
         finally:
             self._stepping = False
-        self._arm_timer()
+        if not self._closed:
+            self._timer.arm(self.core.next_deadline())
 
     def _not_inside_a_step(self) -> None:
         if self._stepping:
             raise InvariantError("called from inside a listener's call, whose step has not ended")
-
-    def _arm_timer(self) -> None:
-        if self._closed:
-            return
-        deadline = self.core.next_deadline()
-        # A timer that fires early is a harmless tick: only an earlier deadline needs a new one.
-        if deadline >= self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = self._loop.call_at(deadline, self._tick)
 
     # --- effects ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from raftlog.deadline_timer import DeadlineTimer
+
 LONGEST = 8
 """Times the first patience. A link whose answers take that long is of no use to a quorum."""
 
@@ -26,13 +28,13 @@ class Silence:
         self._shortest_s = self._patience_s = patience_s
         self._silent = silent
         self._since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._loop, self._look)
 
     def asked(self) -> None:
         """A request was sent, to which there is always an answer."""
         if self._since is None:
             self._since = self._loop.time()
-            self._arm(self._since + self._patience_s)
+            self._timer.arm(self._since + self._patience_s)
 
     def heard(self) -> None:
         """Something came."""
@@ -47,12 +49,9 @@ class Silence:
     def close(self) -> None:
         """Watch no more."""
         self._since = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
         if self._since is None:
             return
         now, due = self._loop.time(), self._since + self._patience_s
@@ -61,12 +60,4 @@ class Silence:
             due = now + self._patience_s
             self._silent()
         if self._since is not None:
-            self._arm(due)
-
-    def _arm(self, at: float) -> None:
-        # A timer that ends too early is set again; only one that is too late is replaced, as the patience has become less.
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._look)
+            self._timer.arm(due)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
@@ -47,8 +48,7 @@ class Caller:
         self._silent_at = -1
         self._closed = False
         self._retiring = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = _NEVER
+        self._timer = DeadlineTimer(self._loop, self._expire)
         self._dialer = transport.dial(address, conversation, self)
 
     @property
@@ -96,8 +96,7 @@ class Caller:
         deadline = self._loop.time() + timeout_s
         if self._link is None or not self._send(self._link, correlation_id, future, deadline, request):
             self._waiting[correlation_id] = (future, deadline, request)
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
+        self._timer.arm(deadline)
         return future
 
     def close(self) -> None:
@@ -107,8 +106,7 @@ class Caller:
         self._closed = True
         self._dialer.close()
         self._link = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._fail_sent("the caller was closed")
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
@@ -187,16 +185,9 @@ class Caller:
             if not future.done():
                 future.set_exception(ApiError(ErrorCode.NETWORK_EXCEPTION, message, outcome_unknown=True))
 
-    def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_at(at, self._expire)
-
     def _expire(self) -> None:
         """One timer for all calls, set to the earliest deadline: answered calls cost it nothing, and it looks at each open one."""
         now = self._loop.time()
-        self._timer, self._timer_at = None, _NEVER
         for correlation_id in [key for key, call in self._sent.items() if call[1] <= now or call[0].done()]:
             future, _, heard = self._sent.pop(correlation_id)
             if not future.done():
@@ -217,4 +208,4 @@ class Caller:
             min((call[1] for call in self._waiting.values()), default=_NEVER),
         )
         if earliest != _NEVER:
-            self._set_timer(max(earliest, now + DEADLINE_GRAIN_S))
+            self._timer.arm(max(earliest, now + DEADLINE_GRAIN_S))
