@@ -37,270 +37,388 @@ class Settings(BaseModel):
 
     # --- who this node is ---------------------------------------------------------------------------------------------
     process_roles: Strings = _key(
-        (), 'What this process is: ["controller"] or ["broker"]. Required. One process has one role: a broker that is'
-        " paused or out of memory must not take a vote with it.",
-    )  # fmt: skip
+        (),
+        'The role of this process: ["controller"] or ["broker"]. Required. A process has one role: a broker that'
+        " is paused or out of memory must not stop a voter with it.",
+    )
     node_id: NodeId | None = _key(
         None,
-        "The node's number, unique in the cluster; fixed by `storage format`. Required for a controller. A broker without it is"
-        " given one at its first start: that of its hostname, or the one that is missing, or a new one (KIP-426).",
+        "The node's number, unique in the cluster; `storage format` fixes it. Required for a controller. A broker"
+        " without it gets an id at its first start: the one of its hostname, or else the one id whose broker is"
+        " missing, or else a new one (KIP-426).",
     )
     cluster_id: str = _key(
-        "", "The cluster's id, the same on every node. Required: it keeps a node with a wrong address list out of a foreign"
-        " cluster. Make one with `raftlog storage random-uuid`.",
-    )  # fmt: skip
-    log_dirs: Strings = _key((), "The data directory; a relative path counts from the configuration file. Exactly one.")
+        "",
+        "The cluster's id, the same on every node. Required: a node with a wrong address list must not join"
+        " another cluster. Make one with `raftlog storage random-uuid`.",
+    )
+    log_dirs: Strings = _key(
+        (), "The data directory, exactly one. A relative path counts from the directory of the configuration file."
+    )
     metadata_log_dir: str = _key(
         "",
-        "Where a controller keeps its log; empty: log.dirs. Give it a disk of its own: each commit waits for its fsync.",
+        "The directory of a controller's log; empty: log.dirs. Give it a disk of its own: each commit waits for"
+        " its fsync.",
     )
 
     # --- where it listens, and whom it knows --------------------------------------------------------------------------
     listeners: Endpoints = _key(
-        (), "Where this node serves, host:port or NAME://host:port; exactly one. Port 0 takes a free one. A controller's"
-        " default is its own address in controller.quorum.voters.",
-    )  # fmt: skip
+        (),
+        "The address that this node listens on, host:port or NAME://host:port; exactly one. Port 0 takes a free"
+        " port. The default of a controller is its own address in controller.quorum.voters.",
+    )
     advertised_listeners: Endpoints = _key(
-        (), "The address that others are told; default: listeners, for a controller its own address in"
-        " controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
-    )  # fmt: skip
+        (),
+        "The address that other nodes and clients are told. Default: listeners; for a controller, its own address"
+        " in controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
+    )
     controller_quorum_voters: Voters = _key(
-        (), 'The voters to begin with, ["1@host:port", ...], the same on every controller. An odd number: three survive the'
-        " loss of one, five of two. Empty if `storage format` names them. Once the log names voters, those count.",
-    )  # fmt: skip
+        (),
+        'The initial voters, ["1@host:port", ...], the same on every controller. Use an odd number: three survive'
+        " the loss of one, five of two. Empty if `storage format` names the voters. Once the log contains a voter"
+        " set, that one counts.",
+    )
     controller_quorum_bootstrap_servers: Endpoints = _key(
-        (), "Controllers to ask first who leads, [host:port, ...]; default: those of controller.quorum.voters. A controller"
-        " that joins a running quorum needs it.",
-    )  # fmt: skip
+        (),
+        "Controllers to ask for the leader at the start, [host:port, ...]. Default: those of"
+        " controller.quorum.voters. A controller that joins a running quorum needs it.",
+    )
     controller_quorum_auto_join_enable: bool = _key(
-        False, "A controller that is no voter becomes one by itself as soon as it is caught up; on a new disk it takes the"
-        " place of the voter it was before (KIP-853).", roles=CONTROLLER,
-    )  # fmt: skip
+        False,
+        "A controller that is no voter becomes one by itself as soon as it is caught up. On a new disk it"
+        " replaces the voter that it was before (KIP-853).",
+        roles=CONTROLLER,
+    )
     http_listener: Endpoints = _key(
-        (), "Where /metrics, /livez and /readyz are served, host:port; empty: nowhere. Port 0 takes a free one."
+        (), "The address that serves /metrics, /livez and /readyz, host:port; empty: none. Port 0 takes a free port."
     )
 
     # --- the quorum ---------------------------------------------------------------------------------------------------
     controller_quorum_election_timeout_ms: Positive = _key(
-        1000, "How long a node without a leader waits before it asks for votes. Serves cold starts and failed elections; a"
-        " dead leader is noticed at once.", unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        1000,
+        "How long a node without a leader waits before it asks for votes. It matters at cold starts and after"
+        " failed elections; the death of a leader's process is noticed at once.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     controller_quorum_election_jitter_max_ms: Positive = _key(
-        200, "Spread added to the election timeout, and by half to the fetch timeout, so that two nodes do not ask for votes in the"
-        " same instant.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        200,
+        "Random time added to the election timeout, and half of it to the fetch timeout, so that two nodes do not"
+        " ask for votes at the same instant.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     controller_quorum_election_backoff_max_ms: Positive = _key(
-        40, "A refused or split election is tried again after at most this.", unit="ms", roles=CONTROLLER
+        40,
+        "The longest wait before a candidate tries again after a refused or split election.",
+        unit="ms",
+        roles=CONTROLLER,
     )
     controller_quorum_fetch_timeout_ms: Positive = _key(
-        1000, "A follower that hears nothing from the leader for so long asks for votes; a leader that a majority has not"
-        " fetched from for 1.5 times this resigns. Raise it where pauses or the network take longer.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        1000,
+        "A follower that hears nothing from the leader for this long asks for votes. A leader resigns when no"
+        " majority has fetched from it for 1.5 times as long. Raise it where pauses or network delays are longer.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     controller_quorum_fetch_max_wait_ms: Positive = _key(
-        400, "How long an idle leader parks a fetch. It must be well below the fetch timeout, which it keeps from expiring.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        400,
+        "How long an idle leader parks a fetch. It must be well below the fetch timeout, because the reply is"
+        " what keeps that timeout from expiring.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     controller_quorum_fetch_max_bytes: Positive = _key(
-        8 << 20, "The most log bytes in one fetch reply. A follower that is far behind catches up faster with more, at the"
-        " price of memory.", unit="bytes", roles=CONTROLLER,
-    )  # fmt: skip
+        8 << 20,
+        "The most log bytes in one fetch reply. With more, a follower that is far behind catches up faster, at"
+        " the price of memory.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
     controller_quorum_request_timeout_ms: Positive = _key(
         1000,
-        "How long a request of the quorum may stay unanswered before it is sent again, and its link, if nothing has come on it, replaced.",
+        "How long a request of the quorum may stay unanswered. Then the node sends it again, and replaces the"
+        " connection if nothing has arrived on it.",
         unit="ms",
         roles=CONTROLLER,
     )
 
     # --- brokers as the controller sees them --------------------------------------------------------------------------
     broker_heartbeat_interval_ms: Positive = _key(
-        2000, "How often a broker tells the controller that it lives.", unit="ms", roles=BROKER
+        2000, "How often a broker sends a heartbeat to the active controller.", unit="ms", roles=BROKER
     )
     broker_session_timeout_ms: Positive = _key(
-        9000, "A broker that is silent for so long is fenced. More than two heartbeats, else one lost message fences it.",
-        unit="ms", roles=BOTH,
-    )  # fmt: skip
+        9000,
+        "The controller fences a broker that is silent for this long. More than two heartbeat intervals, so that"
+        " one lost message fences nobody.",
+        unit="ms",
+        roles=BOTH,
+    )
     broker_metadata_lag_max_ms: Positive = _key(
-        30000, "A broker that heartbeats, but whose applied metadata is older than this, is fenced: it would hold back the"
-        " lowest acknowledged offset for ever.", unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        30000,
+        "The controller fences a broker that sends heartbeats but whose applied metadata is older than this:"
+        " otherwise it would hold back the lowest acknowledged offset forever.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     broker_metadata_lag_probation_ms: Positive = _key(
-        10000, "How long a broker that was fenced for its lag stays fenced at the least; doubled each time it happens again.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        10000,
+        "The least time that a broker stays fenced after it was fenced for its lag; it doubles each time.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     broker_metadata_lag_probation_max_ms: Positive = _key(
-        600_000, "The longest such probation; a broker that lives so long without lagging starts over.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        600_000,
+        "The longest such time. A broker that does not lag for this long starts over at the shortest.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     broker_id_adopt_after_ms: Positive = _key(
-        600_000, "A broker id that holds replicas, and whose broker has been fenced or unregistered for so long, is missing: if"
-        " there is exactly one, a broker without an id gets it. Longer than a broker is ever away for a restart.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        600_000,
+        "A broker id that holds replicas counts as missing when its broker has been fenced or unregistered for"
+        " this long. If exactly one id is missing, a broker without an id gets it. Longer than any restart of a"
+        " broker takes.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     reserved_broker_max_id: NonNegative = _key(
         1000,
-        "Ids that are generated, for brokers without one, begin above this. Configured ids belong below.",
+        "Generated broker ids begin above this. Configured ids belong at or below it.",
         roles=CONTROLLER,
     )
-    num_partitions: Positive = _key(1, "Partitions of a topic created without saying how many.", roles=CONTROLLER)
+    num_partitions: Positive = _key(
+        1, "The number of partitions of a topic whose request names none.", roles=CONTROLLER
+    )
     default_replication_factor: Positive = _key(
-        3, "Replicas of a topic created without saying how many; lowered to the live brokers where there are fewer.",
+        3,
+        "The replication factor of a topic whose request names none; at most the number of live brokers.",
         roles=CONTROLLER,
-    )  # fmt: skip
+    )
     auto_leader_rebalance_enable: bool = _key(
-        True, "Preferred leaders (the first replicas) get their partitions back by themselves when they can lead again.",
+        True,
+        "Preferred leaders (the first replicas) get their partitions back automatically when they can lead again.",
         roles=CONTROLLER,
-    )  # fmt: skip
+    )
     leader_imbalance_check_interval_seconds: Positive = _key(
-        300, "How often the controller looks for partitions that their preferred leader could lead and does not.",
-        unit="s", roles=CONTROLLER,
-    )  # fmt: skip
+        300,
+        "How often the controller looks for partitions whose preferred leader could lead and does not.",
+        unit="s",
+        roles=CONTROLLER,
+    )
     unclean_leader_election_interval_ms: Positive = _key(
-        300_000, "How often the controller looks for partitions without a leader in topics with"
-        " unclean.leader.election.enable=true, which was perhaps set after they lost theirs. `raftlog partitions elect --unclean`"
-        " does not wait for it.", unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        300_000,
+        "How often the controller looks for partitions without a leader in topics with"
+        " unclean.leader.election.enable=true, which may have been set after the leader was lost. `raftlog"
+        " partitions elect --unclean` acts at once.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     max_records_per_request: Positive = _key(
-        10_000, "The most records that one request may write: they are committed in one piece and hold up all behind them.",
-        unit="records", roles=CONTROLLER,
-    )  # fmt: skip
+        10_000,
+        "The most records that one request may write. They are committed as one batch, and every later write"
+        " waits for it.",
+        unit="records",
+        roles=CONTROLLER,
+    )
     config_value_max_bytes: Positive = _key(
-        32_768, "The largest value of a topic's or broker's config.", unit="bytes", roles=CONTROLLER
+        32_768, "The largest value of a topic or broker config.", unit="bytes", roles=CONTROLLER
     )
     progress_interval_ms: Positive = _key(
-        1000, "The least time between two progress records, which write the lowest acknowledged offset and the brokers'"
-        " offsets into the log.", unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        1000,
+        "The least time between two progress records, which write the lowest acknowledged offset and the applied"
+        " offsets of the brokers to the log.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     producer_id_expiration_ms: Positive = _key(
-        86_400_000, "An exactly-once client that has written nothing for so long, in the log's time, is closed: a retry of its"
-        " writes is an error then.", unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        86_400_000,
+        "The controller closes an exactly-once client that has written nothing for this long, by the timestamps"
+        " of the log. A retry of one of its writes is an error from then on.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     max_clients: Positive = _key(
-        1000, "Exactly-once clients open at a time; above it the one that is idle for longest is closed. Each may keep the"
-        " results of 256 writes in memory.", roles=CONTROLLER,
-    )  # fmt: skip
+        1000,
+        "The most exactly-once clients open at a time; above it the controller closes the one that has been idle"
+        " longest. Each may keep the results of 256 writes in memory.",
+        roles=CONTROLLER,
+    )
 
     metadata_log_free_space_reserve_bytes: NonNegative = _key(
-        256 << 20, "A controller whose log's file system has less than this free, but at most a twentieth of it, does not lead if"
-        " another can. While no majority of the voters has it, writes are refused. 0: the disk is not watched.",
-        unit="bytes", roles=CONTROLLER,
-    )  # fmt: skip
+        256 << 20,
+        "Free space to keep on the file system of a controller's log, at most a twentieth of its size. A"
+        " controller below it does not lead if another one can. While no majority of the voters has this much"
+        " free, writes are refused. 0: do not watch the disk.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
     metadata_log_max_record_bytes_between_snapshots: Positive = _key(
-        20 << 20, "A node takes a snapshot when it has applied so much of the log since the last one, and, when its state has more than"
-        " 4 MiB, four times the size of the state: writing down a large state must not cost more than the writes themselves, and a log"
-        " that is hardly longer than the state is replayed as fast as a snapshot is loaded. More often means a shorter start and more"
-        " writing.", unit="bytes", roles=CONTROLLER,
-    )  # fmt: skip
+        20 << 20,
+        "A node takes a snapshot when it has applied this much log since the last one; if its state is larger"
+        " than 4 MiB, also at least four times the size of the state. That bounds the cost of snapshots of a large"
+        " state. A smaller value means a faster start and more writing.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
     metadata_log_max_snapshot_interval_ms: NonNegative = _key(
-        3_600_000, "A node takes a snapshot when the last one is this old and something was applied since. 0: never for its age.",
-        unit="ms", roles=CONTROLLER,
-    )  # fmt: skip
+        3_600_000,
+        "A node takes a snapshot when the last one is this old and it has applied something since. 0: never"
+        " because of age.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     metadata_max_retention_bytes: Positive = _key(
-        100 << 20, "When log and snapshots of a node take more, it drops the oldest snapshot and the log up to the end of the next"
-        " one; the newest snapshot always stays. What was dropped can no longer be exported.", unit="bytes", roles=CONTROLLER,
-    )  # fmt: skip
+        100 << 20,
+        "When the log and the snapshots of a node are larger than this, it drops the oldest snapshot, and the log"
+        " up to the end of the next one. It always keeps the newest snapshot. What it has dropped can no longer be"
+        " exported.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
     metadata_max_retention_ms: Positive = _key(
         604_800_000,
-        "A snapshot older than this is dropped likewise, if there is a newer one.",
+        "A snapshot older than this goes in the same way, if there is a newer one.",
         unit="ms",
         roles=CONTROLLER,
     )
     metadata_export_cursor_max_bytes: Positive = _key(
-        1 << 30, "What an export has yet to read, as its cursor says (`raftlog export --cursor`), is not dropped, until log and snapshots"
-        " of a node take more than this: a cursor that is forgotten must not fill the disk. Then the log start passes it, which the node"
-        " logs as an error and counts. With no more than metadata.max.retention.bytes cursors keep nothing that is dropped for its"
-        " size.", unit="bytes", roles=CONTROLLER,
-    )  # fmt: skip
+        1 << 30,
+        "Nodes keep the log that an export with a cursor (`raftlog export --cursor`) has yet to read, until the"
+        " log and the snapshots of a node are larger than this: a forgotten cursor must not fill the disk. Then"
+        " the log start passes the cursor; the node logs an error and counts it. At or below"
+        " metadata.max.retention.bytes, cursors hold back nothing that is dropped because of size.",
+        unit="bytes",
+        roles=CONTROLLER,
+    )
 
     # --- the broker itself --------------------------------------------------------------------------------------------
     broker_rack: str = _key(
         "",
-        "The failure domain of this broker: replicas of new partitions are spread over racks, and clients are told.",
+        "The failure domain of this broker. The controller spreads the replicas of new partitions over racks, and"
+        " clients see the rack.",
         roles=BROKER,
     )
     broker_fencing_timeout_ms: Positive = _key(
-        12000, "A broker that has not reached the controller for so long fences itself (KIP-343). Longer than the session"
-        " timeout: the controller should have moved its leaderships before it stops.", unit="ms", roles=BROKER,
-    )  # fmt: skip
+        12000,
+        "A broker that has not reached the controller for this long fences itself (KIP-343). Longer than the"
+        " session timeout, so that the controller has moved its leaderships before it stops serving.",
+        unit="ms",
+        roles=BROKER,
+    )
     controlled_shutdown_timeout_ms: Positive = _key(
-        30000, "A broker that is told to stop waits so long for the controller to move its leaderships and to let it go; then it"
-        " ends without. At least two heartbeats.", unit="ms", roles=BROKER,
-    )  # fmt: skip
+        30000,
+        "How long a broker that shuts down waits for the controller to move its leaderships and to release it;"
+        " after that it ends without. At least two heartbeat intervals.",
+        unit="ms",
+        roles=BROKER,
+    )
     initial_broker_registration_timeout_ms: Positive = _key(
-        60000, "A broker that cannot register for so long exits. One without an id that is told to wait for another broker's waits longer.",
-        unit="ms", roles=BROKER,
-    )  # fmt: skip
+        60000,
+        "A broker that cannot register within this time exits. A broker without an id that has to wait for"
+        " another broker waits longer.",
+        unit="ms",
+        roles=BROKER,
+    )
     broker_id_generation_force: bool = _key(
-        False, "A broker that has no id, and whose host has none, gets a new one at once, though another broker that holds replicas"
-        " is absent. Its replicas stay one short; take it out again when the broker has its id.", roles=BROKER,
-    )  # fmt: skip
+        False,
+        "A broker without an id, on a host without one, gets a new id at once, even if another broker that holds"
+        " replicas is absent. The absent broker's replicas stay one short. Remove this key when the broker has its"
+        " id.",
+        roles=BROKER,
+    )
 
     # --- partition replicas -------------------------------------------------------------------------------------------
     replica_lag_time_max_ms: Positive = _key(
-        30_000, "A follower that has not been caught up with its leader for so long leaves the in-sync replicas. Shorter: a slow"
-        " disk costs redundancy; longer: writes with acks=all wait longer for a follower that is gone.", unit="ms", roles=BROKER,
-    )  # fmt: skip
+        30_000,
+        "A follower that has not been caught up with its leader for this long leaves the in-sync replicas. If it"
+        " is shorter, a slow disk costs redundancy; if it is longer, writes with acks=all wait longer for a dead"
+        " follower.",
+        unit="ms",
+        roles=BROKER,
+    )
     replica_fetch_wait_max_ms: Positive = _key(
-        500, "How long a leader parks a follower's fetch when there is nothing new. Below replica.lag.time.max.ms.",
-        unit="ms", roles=BROKER,
-    )  # fmt: skip
+        500,
+        "How long a leader parks a follower's fetch while there is nothing new. Below replica.lag.time.max.ms.",
+        unit="ms",
+        roles=BROKER,
+    )
     replica_fetch_max_bytes: Positive = _key(
-        1 << 20, "The most bytes of one partition in an answer to a follower; one batch may be larger.",
-        unit="bytes", roles=BROKER,
-    )  # fmt: skip
+        1 << 20,
+        "The most bytes of one partition in a reply to a follower. A single larger batch is sent all the same.",
+        unit="bytes",
+        roles=BROKER,
+    )
     replica_fetch_response_max_bytes: Positive = _key(
-        10 << 20, "The most bytes of all partitions in an answer to a follower.", unit="bytes", roles=BROKER
+        10 << 20, "The most bytes of all partitions in a reply to a follower.", unit="bytes", roles=BROKER
     )
     replica_fetch_backoff_ms: Positive = _key(
-        200, "How long a follower leaves a partition alone whose fetch was refused.", unit="ms", roles=BROKER
+        200,
+        "How long a follower waits before it fetches a partition again whose fetch was refused.",
+        unit="ms",
+        roles=BROKER,
     )
     replica_socket_timeout_ms: Positive = _key(
-        30_000, "A follower hangs up on a leader that answers a fetch so much later than it may park it.",
-        unit="ms", roles=BROKER,
-    )  # fmt: skip
+        30_000,
+        "A follower closes the connection to a leader whose reply is later than the longest parking time plus this.",
+        unit="ms",
+        roles=BROKER,
+    )
     log_free_space_reserve_bytes: NonNegative = _key(
-        256 << 20, "A broker whose partitions' file system has less than this free, but at most a twentieth of it, refuses what"
-        " producers send it; it goes on serving reads and followers. 0: the disk is not watched.", unit="bytes", roles=BROKER,
-    )  # fmt: skip
+        256 << 20,
+        "Free space to keep on the file system of a broker's partitions, at most a twentieth of its size. A"
+        " broker below it refuses produce requests, and continues to serve reads and followers. 0: do not watch"
+        " the disk.",
+        unit="bytes",
+        roles=BROKER,
+    )
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    request_timeout_ms: Positive = _key(30000, "The deadline of a request that names none.", unit="ms", roles=BOTH)
+    request_timeout_ms: Positive = _key(30000, "The timeout of a request that names none.", unit="ms", roles=BOTH)
     request_timeout_max_ms: Positive = _key(
-        300_000, "The longest timeout of a request; one that names a longer one has this. What waits takes a place that others want.",
-        unit="ms", roles=BOTH,
-    )  # fmt: skip
+        300_000,
+        "The longest timeout; a request that names a longer one gets this one. A waiting request takes a place"
+        " that others need.",
+        unit="ms",
+        roles=BOTH,
+    )
     socket_request_max_bytes: Positive = _key(
-        64 << 20, "The largest message; a larger one is refused. Towards a server each conversation has a smaller bound of its own:"
-        " 32 MiB for a broker's clients, 8 MiB for a controller's.", unit="bytes",
-    )  # fmt: skip
+        64 << 20,
+        "The largest message; a larger one is refused. Requests to a server have smaller bounds: 32 MiB for"
+        " clients of a broker, 8 MiB for clients of a controller.",
+        unit="bytes",
+    )
 
     # --- connections --------------------------------------------------------------------------------------------------
     max_connections: Positive = _key(
-        1_000, "Connections accepted at a time on the listener; more are closed at once. Fewer, where the process may not open so many"
-        " files.",
-    )  # fmt: skip
+        1_000,
+        "The most open connections on the listener; a node closes further ones at once. It is lower if the"
+        " process may not open enough files.",
+    )
     connections_max_idle_ms: Positive = _key(
-        600_000, "A connection without an open call is closed after this.", unit="ms"
+        600_000, "A node closes a connection that has had no open call for this long.", unit="ms"
     )
     queued_max_response_bytes: Positive = _key(
-        128 << 20, "What all peers together may leave unread of the answers sent to them. Above it the peer is cut off that has read"
-        " nothing for the longest.", unit="bytes",
-    )  # fmt: skip
+        128 << 20,
+        "The most bytes of replies that all peers together may leave unread. Above it the node disconnects the"
+        " peer that has read nothing for the longest time.",
+        unit="bytes",
+    )
 
     # --- TLS ----------------------------------------------------------------------------------------------------------
     tls_certificate_file: str = _key(
-        "", "This node's certificate chain, PEM. With the key and the authority it makes every connection mutual TLS."
+        "",
+        "This node's certificate chain, PEM. With the key and the certificate authorities it turns on mutual TLS"
+        " for every connection.",
     )
-    tls_key_file: str = _key("", "The certificate's private key, PEM.")
-    tls_ca_file: str = _key("", "The authorities that sign the certificates of the other nodes, PEM.")
+    tls_key_file: str = _key("", "The private key of the certificate, PEM.")
+    tls_ca_file: str = _key("", "The certificate authorities that sign the certificates of the other nodes, PEM.")
 
     # --- logs ---------------------------------------------------------------------------------------------------------
-    log_level: Literal["debug", "info", "warning", "error"] = _key("info", "The least severe level that is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = _key("info", "The lowest severity that is logged.")
     log_format: Literal["auto", "console", "json"] = _key(
-        "auto", "How log lines look on stderr; auto: for people on a terminal, JSON otherwise."
+        "auto", "The format of log lines on stderr; auto: for people on a terminal, otherwise JSON."
     )
 
 
