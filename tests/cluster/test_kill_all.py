@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tiers import nightly
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
@@ -17,7 +18,7 @@ from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-ROUNDS = int(os.environ.get("RAFTLOG_KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("RAFTLOG_KILL_ROUNDS", "10"))
 IN_FLIGHT = 64
 
 
@@ -81,9 +82,10 @@ def cluster(tmp_path: Path):
     cluster.stop_all(timeout_s=5)
 
 
-def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("rounds", [2, nightly(ROUNDS)])
+def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster, rounds: int) -> None:
     acknowledged: dict[str, int] = {}
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         cluster.start_controllers()
         cluster.wait_leader()
         acknowledged |= asyncio.run(burst(cluster, round_))
@@ -94,9 +96,9 @@ def test_what_was_acknowledged_survives_the_death_of_all(cluster: LocalCluster) 
     # A committed write makes the new leader's high watermark cover all that was committed before it.
     asyncio.run(_settle(cluster))
     image = asyncio.run(committed_image(cluster))
-    print(f"{len(acknowledged)} writes acknowledged before {ROUNDS} deaths of all nodes")
+    print(f"{len(acknowledged)} writes acknowledged before {rounds} deaths of all nodes")
     lost = [name for name in acknowledged if image.configs.get((16, name)) != {"match": name}]
-    assert len(acknowledged) >= 500 * ROUNDS
+    assert len(acknowledged) >= 500 * rounds
     assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged writes are lost, for instance {lost[:3]}"
 
 

@@ -3,6 +3,7 @@
 import lao_mutants
 import pytest
 from lao_model import PromiseBrokenError, World
+from tiers import nightly
 
 from controller.visibility.lao import LaoTracker
 
@@ -22,8 +23,9 @@ def hunt(first_seed: int, worlds: int, **world: type) -> str:
     return ""
 
 
-def test_every_promise_of_lao_holds() -> None:
-    assert hunt(0, WORLDS) == ""
+@pytest.mark.parametrize("worlds", [800, nightly(WORLDS)])
+def test_every_promise_of_lao_holds(worlds: int) -> None:
+    assert hunt(0, worlds) == ""
 
 
 def test_the_worlds_are_worth_checking() -> None:

@@ -65,6 +65,7 @@ def test_jobs_say_of_a_log_of_before_what_they_said(replay: Replay, old: Path) -
     assert msgspec.to_builtins(replay("lao", old, limit=100)) == OLD["lao"]
 
 
+@pytest.mark.nightly
 def test_rewording_changes_no_class(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "controlled shutdown"))
     found = rows(spark, exported(Story(LATEST_METADATA_VERSION), tmp_path / "export"))

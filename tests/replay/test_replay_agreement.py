@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import structlog
 from pyspark.sql import SparkSession
-from tiers import in_gate
 
 from simulation.agreement.hunted import live_mutated
 from simulation.agreement.lives import Life, live
@@ -48,7 +47,8 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
     return found
 
 
-@pytest.mark.parametrize("seed", in_gate(HONEST[:2], HONEST[:1]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", HONEST[:2])
 def test_the_replay_of_a_life_agrees_with_its_nodes(spark: SparkSession, lives: dict[str, Life], seed: int) -> None:
     answer = ask(spark, lives[str(seed)], audited=False)
     assert answer.disagreements == []
@@ -70,6 +70,7 @@ def test_the_audit_finds_nothing_in_honest_lives_and_what_mutants_break(
         assert 0 <= min(offsets) <= max(offsets) < lives[name].end_offset
 
 
+@pytest.mark.nightly
 def test_a_node_with_another_state_is_noticed(spark: SparkSession, lives: dict[str, Life]) -> None:
     """The replay of one life is held against the nodes of another."""
     one, other = lives["0"], lives["2"]

@@ -153,7 +153,7 @@ def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
         assert as_written(base, epoch, len(content)), f"{where}: nobody has written the batch at {base}"
 
 
-@pytest.mark.parametrize("kills", [40, nightly(KILLS)])
+@pytest.mark.parametrize("kills", [20, nightly(KILLS)])
 async def test_what_was_acknowledged_survives_kill_9(
     tmp_path: Path, writers: subprocess.Popen[str], kills: int
 ) -> None:

@@ -98,7 +98,9 @@ OTHERS = (
 are away, and code that takes time; snapshots in many parts; nodes of two builds."""
 
 
+@pytest.mark.nightly
 def test_each_counter_of_each_checker_counts() -> None:
+    """In scenes made for it. In the gate the twenty seeds say that no counter is idle."""
     looked_at: Counter[str] = Counter()
     for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), *OTHERS):
         outcome = run_swarm(seed, config)
