@@ -1,67 +1,70 @@
-"""What is said to whoever waits: refusals, unknown outcomes, and writes that are committed but not yet as visible as asked."""
+"""Says what became of a request to whoever waits for it, and nothing more once this node has stopped."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
+from controller.service.directory import Directory
 from controller.service.intake import Waiting
-from controller.service.parking import COMMITTED, Parked
-from controller.state.id_waits import AwaitedIdError
+from controller.service.parking import Parked
+from controller.service.responses import duplicate_of, fill_error, say_how_far, send_quietly
 from controller.visibility.lao import LaoTracker
-from raftlog.errors import ApiError
-from raftlog.metadata.entities import ClientResult
-from raftlog.transport.api import LinkClosedError
-from raftlog.wire.common.v1 import common_pb2
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-
-def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
-    """Put an error into a response."""
-    response.error.error_code = error.code
-    response.error.error_message = error.message
-    response.error.field = error.field
-    response.error.outcome_unknown = error.outcome_unknown
-    response.error.throttle_time_ms = error.throttle_time_ms
-    if isinstance(error, AwaitedIdError):
-        response.awaited_id.broker_id, response.awaited_id.remaining_ms = error.broker_id, error.remaining_ms
+Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
+"""Every outcome but one: what is deferred is decided anew, and answered then."""
 
 
-def duplicate_of(result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int) -> Parked:
-    """The reply to a retry: where its write stands, and no body. True as soon as that record is committed: no round is needed."""
-    write = response.write
-    write.duplicate = True
-    write.token.generation, write.token.epoch, write.token.offset = generation, result.epoch, result.offset
-    return Parked(waiting.link, response, result.offset, 0, waiting.request.acks, waiting.deadline)
+class Answers:
+    """The answers of one node."""
 
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self.closed = False
 
-def failure(
-    correlation_id: int, error: ApiError, *, controller_epoch: int, leader_endpoint: str
-) -> pb.ControllerResponse:
-    """The response that is an error."""
-    response = pb.ControllerResponse(
-        correlation_id=correlation_id,
-        leader_id=error.leader_id,
-        leader_endpoint=leader_endpoint,
-        controller_epoch=controller_epoch,
-    )
-    fill_error(response, error)
-    return response
+    def send(self, parked: Parked) -> None:
+        """What was parked is true now."""
+        send_quietly(parked.link, parked.response)
 
+    def refuse(self, link: Any, request: pb.ControllerRequest, error: ApiError) -> None:
+        """A request failed for certain: nothing of it was begun."""
+        self.fail(link, request.correlation_id, error)
 
-def say_how_far(parked: Parked, lao: LaoTracker) -> None:
-    """Complete the answer of a write that is committed: how visible it is by now, and whom the asked level still waits for."""
-    if parked.acks == COMMITTED:
-        return
-    write = parked.response.write
-    acknowledged = lao.lao >= parked.offset
-    write.reached = common_pb2.ACKS_ACKNOWLEDGED if acknowledged else common_pb2.ACKS_COMMITTED
-    waiting = lao.waiting_for_told if acknowledged else lao.waiting_for_applied
-    write.waiting_for_brokers.extend(waiting(parked.offset))
+    def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
+        """A request ends with this error, which says whether its outcome is known."""
+        if self.closed:
+            # Stopped, perhaps by its disk: not another word, not even of regret.
+            return
+        send_quietly(link, self._directory.failure(correlation_id, error))
 
+    def give_up(self, parked: Parked, lao: LaoTracker, is_committed: bool, code: ErrorCode, why: str) -> None:
+        """Answer what can wait no longer. What is committed stands; what wrote nothing has failed for certain."""
+        if is_committed:
+            say_how_far(parked, lao)
+            send_quietly(parked.link, parked.response)
+        else:
+            error = ApiError(code, why, outcome_unknown=parked.is_write)
+            self.fail(parked.link, parked.response.correlation_id, error)
 
-def send_quietly(link: Any, message: Any) -> None:
-    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be unknown."""
-    try:
-        link.send(message)
-    except LinkClosedError:
-        return
+    def parked(self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int) -> Parked:
+        """The reply to what was decided in ``epoch``, to be parked. ``offset``: of the last record that it wrote."""
+        response = pb.ControllerResponse(
+            correlation_id=waiting.request.correlation_id,
+            leader_id=self._directory.leader_id,
+            controller_epoch=epoch,
+        )
+        if isinstance(decision, Duplicate):
+            return duplicate_of(decision.result, waiting, response, generation)
+        if isinstance(decision, Refusal):
+            fill_error(response, decision.error)
+            if decision.error.code is ErrorCode.NOT_CONTROLLER:
+                # Who finds that it is the stale one does not name itself as the controller to go to.
+                response.leader_id = decision.error.leader_id
+        else:
+            getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
+        if isinstance(decision, Write):
+            token = response.write.token
+            token.generation, token.epoch, token.offset = generation, epoch, offset
+        return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)

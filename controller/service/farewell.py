@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from controller.service.answers import send_quietly
+from controller.service.responses import send_quietly
 from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -15,29 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
 from controller.active import ActiveController
-from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.disk.snapshots import SnapshotLoad, Snapshots
-from controller.disk.space import FINE, WRITES_WITHOUT_SPACE, SpaceWatch
-from controller.service.answers import duplicate_of, failure, fill_error, say_how_far, send_quietly
+from controller.disk.space import FINE, SpaceWatch
+from controller.service.answers import Answers
 from controller.service.broker_probes import BrokerProbes
+from controller.service.directory import Directory
 from controller.service.farewell import POLL_S, Farewell
 from controller.service.hand_over import HandOver
 from controller.service.image_loader import CommittedImage
-from controller.service.intake import Intake, Waiting
+from controller.service.intake import Intake
 from controller.service.joining import Joining
 from controller.service.leadership import Leadership
 from controller.service.observers import Observers
-from controller.service.parking import Parked
+from controller.service.refusals import Refusals
+from controller.service.stall_log import log_stall
+from controller.service.turns import Turns
 from controller.settings import ControllerSettings
-from controller.state.id_waits import AwaitedIdError
-from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.quorum.config import QuorumConfig
@@ -52,24 +51,9 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.1
 GAP_S = 0.1
 """A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
-MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
-MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
-LONG_TURN_S = limits.TURN_MAX_MS / 1000
-CHUNK_BYTES = 64 << 10
-"""Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
-MAX_UNCOMMITTED_CHUNKS = 3
 STANDBY_FOLD_S = 0.002
 PAUSE_MAX_S = 0.05
 """A busy machine makes a turn look long."""
-IDLE_S = 0.0004
-"""Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
-
-
-_SHARE_USED_UP = ApiError(
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    "this connection's share of the replies that may wait is used up",
-    throttle_time_ms=limits.RETRY_AFTER_MS,
-)
 
 
 class ControllerService:
@@ -90,8 +74,8 @@ class ControllerService:
         """``stopwatch``: seconds that go on within a turn of the loop, as those of its own clock need not."""
         self.settings = settings
         self.quorum = quorum
-        self.voters = quorum.voters
-        """The set in force here, committed or not."""
+        self._directory = Directory(quorum.node_id, quorum.voters)
+        self._answers = Answers(self._directory)
         self._rng = rng
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
@@ -107,28 +91,25 @@ class ControllerService:
         self._load: SnapshotLoad | None = None
         self._committed = CommittedImage(self.snapshots.applied)
         self._high_watermark = -1
-        self._leader_id, self._leader_epoch = -1, 0
         self.leadership: Leadership | None = None
         self._stopwatch = stopwatch or self._loop.time
         self._intake = Intake(settings.request_timeout_ms / 1000, settings.request_timeout_max_ms / 1000)
         self._gone_links: set[Any] = set()
-        # Of leaderships that were lost: who still waits for an answer.
-        self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
-        self._refusing = self._refusals_due = False
+        self.refusals = Refusals(self._answers, self._intake, self, self._stopwatch)
         self._turn_due = False
         self._observers_due = False
         self._commit_due = False
         self._fold_handle: asyncio.TimerHandle | None = None
-        self._last_turn: tuple[float, int] = (0.0, 0)
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._observers = Observers(self, self._soon, self._stopwatch)
+        self._observers = Observers(self, self.soon, self._stopwatch)
         self._broker_probes = BrokerProbes(transport, lambda: self.active, self._broker_gone)
         self.hand_over = HandOver(self)
         self._farewell = Farewell()
         self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
         self._store = store
         self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
+        self.turns = Turns(self, self.replica, self._intake, self._answers, self._stopwatch)
         self._closed = False
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""
@@ -166,10 +147,7 @@ class ControllerService:
     async def see_off(self) -> None:
         """Take no requests any more, and wait until none can be on its way here: a link that is cut would leave it unknown."""
         error = self.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
-        notice = failure(
-            0, error, controller_epoch=self._leader_epoch, leader_endpoint=self.leader_endpoint(error.leader_id)
-        )
-        self._farewell.begin(self._loop.time(), notice)
+        self._farewell.begin(self._loop.time(), self._directory.failure(0, error))
         self.refuse_waiting()
         over = self._loop.create_future()
 
@@ -184,7 +162,7 @@ class ControllerService:
 
     def close(self) -> None:
         """Stop for good."""
-        self._closed = True
+        self._closed = self._answers.closed = True
         for handle in (self._tick_handle, self._fold_handle):
             if handle is not None:
                 handle.cancel()
@@ -194,6 +172,11 @@ class ControllerService:
         self.replica.close()
 
     # --- what others may know -----------------------------------------------------------------------------------------
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The set in force here, committed or not."""
+        return self._directory.voters
 
     @property
     def image(self) -> Image:
@@ -223,12 +206,12 @@ class ControllerService:
     @property
     def leader_id(self) -> int:
         """The active controller as far as this node knows, -1 if unknown."""
-        return self._leader_id
+        return self._directory.leader_id
 
     @property
     def controller_epoch(self) -> int:
         """The newest epoch this node knows."""
-        return self._leader_epoch
+        return self._directory.leader_epoch
 
     @property
     def lowest_acknowledged_offset(self) -> int:
@@ -262,31 +245,26 @@ class ControllerService:
         """Why requests are refused here, None if they are not."""
         if self.leadership is not None and not self._farewell.begun:
             return None
-        return ApiError(
-            ErrorCode.NOT_CONTROLLER,
-            f"node {self.quorum.node_id} is not the active controller"
-            + ("" if self._leader_id not in (-1, self.quorum.node_id) else ", and knows of none"),
-            leader_id=self._leader_id if self._leader_id != self.quorum.node_id else -1,
-        )
+        return self._directory.not_controller()
 
     def leader_endpoint(self, leader_id: int) -> str:
         """Where a voter listens, empty if unknown."""
-        return next((voter.endpoint for voter in self.voters if voter.node_id == leader_id), "")
+        return self._directory.endpoint_of(leader_id)
 
     # --- ReplicaListener ----------------------------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Remember who to send others to."""
-        self._leader_id, self._leader_epoch = leader_id, epoch
+        self._directory.leader_id, self._directory.leader_epoch = leader_id, epoch
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
             self.hand_over.successor_known()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
-        self._leader_id, self._leader_epoch = self.quorum.node_id, epoch
+        self._directory.leader_id, self._directory.leader_epoch = self.quorum.node_id, epoch
         self.successor.clear()
-        self.leadership = Leadership(epoch, epoch_start_offset, self._committed.image, self._send_parked)
+        self.leadership = Leadership(epoch, epoch_start_offset, self._committed.image, self._answers.send)
         self._schedule_turn()
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
@@ -294,9 +272,7 @@ class ControllerService:
         leadership, self.leadership = self.leadership, None
         if leadership is None:
             return
-        why = f"the leadership of epoch {epoch} was lost: {reason}"
-        self._lost.append((leadership, why, leadership.parking.drain()))
-        self._refuse_some()
+        self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
         self.hand_over.lost()
         self._broker_probes.reset()
         if not self.hand_over.holds(self._loop.time()):
@@ -306,56 +282,9 @@ class ControllerService:
 
     def refuse_waiting(self) -> None:
         """Send those elsewhere who wait at a node that does not lead: nothing of theirs was begun."""
-        self._refusing = True
-        self._refuse_some()
+        self.refusals.refuse_waiting()
 
-    def _refuse_some(self) -> None:
-        """Answer those who wait in vain; what is left when the turn's share is used up comes in the next turn.
-
-        [65,536 requests wait, the leadership is lost, and all are refused at once: a second in which this node hears no new leader.]
-        """
-        if self._refusals_due:
-            return
-        begun = self._stopwatch()
-        refusals = self._refusals()
-        for _ in range(limits.CONTROLLER_TURN_MAX_REFUSALS):
-            if not next(refusals, False):
-                return
-            if self._stopwatch() - begun >= LONG_TURN_S:
-                break
-        self._refusals_due = True
-        self._soon(self._stopwatch() - begun, self._refuse_more)
-
-    def _refuse_more(self) -> None:
-        self._refusals_due = False
-        self._refuse_some()
-
-    def _refusals(self) -> Iterator[bool]:
-        """Answer one at each step: of a leadership that is lost, of a node that does not lead, and those whose time is up."""
-        while self._lost:
-            lost, why, left = self._lost[0]
-            for parked, is_committed in left:
-                self._give_up(lost, parked, is_committed, ErrorCode.NOT_CONTROLLER, why)
-                yield True
-            self._lost.popleft()
-        error = self.not_controller()
-        if self._refusing and error is not None:
-            for waiting in self._intake.drain():
-                self._refuse(waiting.link, waiting.request, error)
-                yield True
-        self._refusing = False
-        leadership, now = self.leadership, self._loop.time()
-        if leadership is None:
-            return
-        for parked, is_committed in leadership.parking.expired(now):
-            self._give_up(leadership, parked, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
-            yield True
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
-        for waiting in self._intake.expired(now):
-            self._refuse(waiting.link, waiting.request, error)
-            yield True
-
-    def _soon(self, pause_s: float, callback: Callable[[], None]) -> None:
+    def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
         """Call back in another turn of the loop, unless this node has stopped by then."""
         if pause_s:
             self._loop.call_later(min(pause_s, PAUSE_MAX_S), self._unless_closed, callback)
@@ -379,7 +308,7 @@ class ControllerService:
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
         """Another voter set is in force."""
-        self.voters = voters
+        self._directory.voters = voters
 
     def round_confirmed(self, number: int) -> None:
         """Replies without records may go."""
@@ -446,12 +375,12 @@ class ControllerService:
             refused = None
         for request in messages:
             if refused is not None:
-                self._refuse(link, request, refused)
+                self._answers.refuse(link, request, refused)
                 continue
             body = request.WhichOneof("body")
             if body is None:
                 link.unknown_kind("a request without a body")
-                self._refuse(
+                self._answers.refuse(
                     link, request, ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
                 )
                 continue
@@ -461,7 +390,7 @@ class ControllerService:
             try:
                 self._intake.add(link, request, now, heartbeat=heartbeat, kind=body)
             except ApiError as error:
-                self._refuse(link, request, error)
+                self._answers.refuse(link, request, error)
         self._schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
@@ -541,8 +470,8 @@ class ControllerService:
                     self._schedule_turn()
             elif leadership.active is None:
                 self._claim(leadership)
-            else:
-                self._decide_all(leadership, leadership.active)
+            elif not self.hand_over.under_way and not self._farewell.begun:
+                self.turns.decide_all(leadership, leadership.active)
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
@@ -559,7 +488,7 @@ class ControllerService:
             if self.leadership is not None:
                 # Elected meanwhile: begin to claim, from this image.
                 stale = self.leadership
-                self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._send_parked)
+                self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._answers.send)
         self._schedule_turn()
 
     def _claim(self, leadership: Leadership) -> None:
@@ -567,183 +496,6 @@ class ControllerService:
             log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
         self._schedule_turn()
-
-    def _decide_all(self, leadership: Leadership, active: ActiveController) -> None:
-        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
-        # decided while others are on their way. ``_after_commit`` goes on.
-        if self.hand_over.under_way or self._farewell.begun:
-            return
-        allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
-        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(leadership.long_round):
-            return
-        now = self._loop.time()
-        timestamp_ms = self.replica.next_timestamp_ms()
-        reads: list[Parked] = []
-        appended: list[Parked] = []
-        begun = self._stopwatch()
-        parking = leadership.parking
-        # Each request parks one reply at most.
-        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
-        count = taken_bytes = written = 0
-        while (
-            taken_bytes < CHUNK_BYTES
-            and written < MAX_TURN_RECORDS
-            and count < most
-            and self._stopwatch() - begun < MAX_TURN_S
-            and (waiting := self._intake.take()) is not None
-        ):
-            count += 1
-            taken_bytes += waiting.size
-            peer = waiting.peer
-            if not parking.take_place(peer):
-                self._refuse(waiting.link, waiting.request, _SHARE_USED_UP)
-                continue
-            decision = self._decide(active, waiting, now)
-            if isinstance(decision, TransferLeadership):
-                self._begin_transfer(leadership, decision, waiting)
-                break
-            if isinstance(decision, Write):
-                written += len(decision.records)
-                leadership.add(decision.records, waiting.request.client, timestamp_ms)
-            active.proposed(decision, now)
-            if isinstance(decision, Defer):
-                parking.give_back_place(peer)
-                self._intake.defer(waiting, decision.at)
-                continue
-            parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
-            parked.charged = True
-            if isinstance(decision, Write) and decision.answer_when_appended:
-                parked.charged = False
-                parking.give_back_place(peer)
-                parked.response.ClearField("write")
-                appended.append(parked)
-            elif isinstance(decision, Write):
-                parking.park(parked)
-            elif isinstance(decision, Duplicate):
-                parking.park_duplicate(parked)
-            else:
-                reads.append(parked)
-        self._decide_due(leadership, active, now, timestamp_ms)
-        leadership.propose(self.replica, idle=self._is_idle(now, count))
-        for parked in appended:
-            self._send_parked(parked)
-        if reads:
-            self._park_reads(leadership, reads, begun)
-        if self._intake:
-            self._schedule_turn()
-
-    def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
-        """What was decided since ``begun`` and writes nothing waits for a round that begins now."""
-        number = self.replica.request_round()
-        if self._stopwatch() - begun >= LONG_TURN_S:
-            # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
-            # [a flood of listings: no fetch is answered in time, and the leadership is lost].
-            leadership.long_round = number
-        for parked in reads:
-            parked.round = number
-            leadership.parking.park(parked)
-        # The rounds of a single voter are confirmed at once, before these were parked.
-        leadership.parking.release_reads()
-
-    def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
-        """What time has brought, up to a bound of its own: requests never keep brokers from being fenced."""
-        written = 0
-        without_space = bool(self.space.verdict.refusal)
-        while (due := active.next_due(now, fencing_only=without_space)) is not None:
-            written += len(due.records)
-            leadership.add(due.records, None, timestamp_ms)
-            active.proposed(due, now)
-            if written >= MAX_TURN_RECORDS:
-                # Many brokers at once, or one with much: the rest after this commit.
-                self._schedule_turn()
-                return
-
-    def _decide(self, active: ActiveController, waiting: Waiting, now: float) -> Decision:
-        request, refusal = waiting.request, self.space.verdict.refusal
-        try:
-            active.state.without_space = bool(refusal)
-            decision = active.decide(request, now, waiting.kind)
-            error = decision.error if type(decision) is Refusal else None
-            if isinstance(error, AwaitedIdError) and error.is_news:
-                log.warning(
-                    "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
-                )
-            if refusal and type(decision) is Write and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
-                return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
-            return decision
-        except FatalError:
-            raise
-        except Exception as defect:  # of ours: nothing was proposed, the state is as before
-            log.exception("deciding a request failed", request=request.WhichOneof("body"))
-            return Refusal(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
-
-    def _begin_transfer(self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting) -> None:
-        leadership.parking.give_back_place(waiting.link.peer)
-        parked = self._parked(leadership, decision, waiting, -1)
-
-        def answer(error: ApiError | None) -> None:
-            if error is None:
-                self._send_parked(parked)
-            else:
-                self._refuse(waiting.link, waiting.request, error)
-
-        self.hand_over.begin(decision.target_id, "asked to by an operator", answer)
-
-    def _is_idle(self, now: float, count: int) -> bool:
-        """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
-        last_at, last_count = self._last_turn
-        self._last_turn = (now, count)
-        return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
-
-    # --- answers out --------------------------------------------------------------------------------------------------
-
-    def _parked(
-        self,
-        leadership: Leadership,
-        decision: Write | Reply | Refusal | Duplicate | TransferLeadership,
-        waiting: Waiting,
-        offset: int,
-    ) -> Parked:
-        response = pb.ControllerResponse(
-            correlation_id=waiting.request.correlation_id, leader_id=self._leader_id, controller_epoch=leadership.epoch
-        )
-        if isinstance(decision, Duplicate):
-            return duplicate_of(decision.result, waiting, response, self.generation)
-        if isinstance(decision, Refusal):
-            fill_error(response, decision.error)
-            if decision.error.code is ErrorCode.NOT_CONTROLLER:
-                # Who finds that it is the stale one does not name itself as the controller to go to.
-                response.leader_id = decision.error.leader_id
-        else:
-            getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
-        if isinstance(decision, Write):
-            token = response.write.token
-            token.generation, token.epoch, token.offset = self.generation, leadership.epoch, offset
-        return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)
-
-    def _send_parked(self, parked: Parked) -> None:
-        send_quietly(parked.link, parked.response)
-
-    def _refuse(self, link: Any, request: pb.ControllerRequest, error: ApiError) -> None:
-        self._fail(link, request.correlation_id, error)
-
-    def _fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
-        if self._closed:
-            # Stopped, perhaps by its disk: not another word, not even of regret.
-            return
-        endpoint = self.leader_endpoint(error.leader_id)
-        send_quietly(
-            link, failure(correlation_id, error, controller_epoch=self._leader_epoch, leader_endpoint=endpoint)
-        )
-
-    def _give_up(self, leadership: Leadership, parked: Parked, is_committed: bool, code: ErrorCode, why: str) -> None:
-        """Answer what can wait no longer. What is committed stands; what wrote nothing has failed for certain."""
-        if is_committed:
-            say_how_far(parked, leadership.lao)
-            send_quietly(parked.link, parked.response)
-        else:
-            error = ApiError(code, why, outcome_unknown=parked.is_write)
-            self._fail(parked.link, parked.response.correlation_id, error)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -771,41 +523,18 @@ class ControllerService:
         if gone:
             leadership.parking.abandon(gone)
             self._intake.abandon(gone)
-        self._refuse_some()
+        self.refusals.go_on()
         self._observers.release(expired_only=True)
         active = leadership.active
         if active is None:
             return
-        self._look_at_lao(active, now)
+        log_stall(active, now)
         if gap_s > GAP_S:
             # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
             active.sessions.extend_all(gap_s, now)
             active.state.absences.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:
             self._schedule_turn()
-
-    def _look_at_lao(self, active: ActiveController, now: float) -> None:
-        """Say who holds LAO back, and when it goes on."""
-        lao = active.lao
-        # Without members nobody waits.
-        reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
-        news = active.state.hold_up.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
-        if news is None:
-            return
-        for_ms = round(news.for_s * 1000)
-        if news.reason:
-            log.warning("the lowest acknowledged offset is unknown", reason=news.reason, for_ms=for_ms)
-        elif news.by:
-            applied = {broker_id: lao.applied_of(broker_id) for broker_id in news.by[:10]}
-            log.warning(
-                "the lowest acknowledged offset is held back",
-                lowest_acknowledged_offset=lao.lao,
-                high_watermark=active.state.committed.offset + 1,
-                applied=applied,
-                for_ms=for_ms,
-            )
-        else:
-            log.info("the lowest acknowledged offset goes on", lowest_acknowledged_offset=lao.lao, stood_ms=for_ms)
 
     def _look_at_space(self, now: float) -> None:
         try:

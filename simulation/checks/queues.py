@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
-from controller.service.service import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
+from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
 from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
 from raftlog.quorum.leader import Leader
 from raftlog.replica.replica import TAIL_CACHE_BYTES

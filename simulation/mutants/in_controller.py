@@ -65,7 +65,7 @@ MUTANTS = (
         "a write whose fate is open when the leadership is lost is called failed",
         (
             Edit(
-                "controller.service.service:ControllerService._give_up",
+                "controller.service.answers:Answers.give_up",
                 "outcome_unknown=parked.is_write",
                 "outcome_unknown=False",
             ),
@@ -195,7 +195,7 @@ MUTANTS = (
             ),
             Edit("raftlog.quorum.membership:obstacle", "if node.high_watermark <= start_offset:", "if False:"),
             Edit(
-                "controller.service.service:ControllerService._decide_all",
+                "controller.service.turns:Turns.decide_all",
                 "allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS",
                 "allowed = MAX_UNCOMMITTED_CHUNKS",
             ),

@@ -16,7 +16,7 @@ MUTANTS = (
         "a lease is given, or renewed, without a confirmed round: also by a controller that leads no more",
         (
             Edit(
-                "controller.service.service:ControllerService._decide_all",
+                "controller.service.turns:Turns.decide_all",
                 "            else:\n                reads.append(parked)",
                 "            elif waiting.request.HasField('broker_heartbeat'):\n"
                 "                appended.append(parked)\n"

@@ -32,7 +32,7 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
 @simulated
 async def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
-    decide, put_off = node.service._decide, 0
+    decide, put_off = node.service.turns._decide, 0
 
     def decided(active: Any, request: Any, now: float) -> Decision:
         nonlocal put_off
@@ -44,7 +44,7 @@ async def test_a_place_is_given_back(request_: pb.ControllerRequest, how: str, m
             return decision._replace(answer_when_appended=True)
         return decision
 
-    monkeypatch.setattr(node.service, "_decide", decided)
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
     shares = node.service.leadership.parking._shares
     for _ in range(3):
         await broker.client.send(copy(request_), 5.0)

@@ -9,7 +9,7 @@ from simulated import simulated
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Write
-from controller.service import service
+from controller.service import turns as turns_module
 from controller.service.leadership import Leadership
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
@@ -22,7 +22,7 @@ LIMIT = 5
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each turn decides, from here on."""
-    monkeypatch.setattr(service, "MAX_TURN_RECORDS", LIMIT)
+    monkeypatch.setattr(turns_module, "MAX_TURN_RECORDS", LIMIT)
     counts = [0]
     add, propose = Leadership.add, Leadership.propose
 
@@ -87,9 +87,9 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
     """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
-    monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
-    decide, decide_all = node.service._decide, node.service._decide_all
+    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(turns_module, "MAX_TURN_S", 0.1)
+    decide, decide_all = node.service.turns._decide, node.service.turns.decide_all
     counts = [0]
 
     def decided(*rest: object) -> Decision:
@@ -102,8 +102,8 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
         decide_all(*rest)
         slow.spent_s = 0.0
 
-    monkeypatch.setattr(node.service, "_decide", decided)
-    monkeypatch.setattr(node.service, "_decide_all", turn)
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    monkeypatch.setattr(node.service.turns, "decide_all", turn)
     listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
     await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
     assert sum(counts) == 9
@@ -118,9 +118,9 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the leadership is lost]"""
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
-    monkeypatch.setattr(service, "MAX_TURN_S", 0.1)
-    decide, request_round = node.service._decide, node.service.replica.request_round
+    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(turns_module, "MAX_TURN_S", 0.1)
+    decide, request_round = node.service.turns._decide, node.service.replica.request_round
     count, later = 0, 1_000
 
     def decided(*rest: object) -> Decision:
@@ -129,7 +129,7 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
         slow.spent_s += cost_s
         return decide(*rest)
 
-    monkeypatch.setattr(node.service, "_decide", decided)
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
     # No follower confirms a round any more.
     monkeypatch.setattr(node.service.replica, "request_round", lambda: request_round() + later)
     listings = [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)]
@@ -161,11 +161,11 @@ async def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pyt
     """[65,536 requests waited when the leadership was lost, and were refused at once: for a second the new leader was not heard]"""
     _, node, _ = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.refusals, "_stopwatch", slow.time)
     # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
     monkeypatch.setattr(node.service.replica, "request_round", lambda: 1_000_000)
     if "parked" not in end:
-        monkeypatch.setattr(node.service, "_decide_all", lambda *_: None)
+        monkeypatch.setattr(node.service.turns, "decide_all", lambda *_: None)
     link = SlowLink(slow, "somebody:1")
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest(), timeout_ms=500)
     count = 60
@@ -173,14 +173,14 @@ async def test_those_who_wait_in_vain_are_told_in_several_turns(monkeypatch: pyt
         node.service.received(link, [listing])  # type: ignore[arg-type]
     await asyncio.sleep(0.2)
     assert link.answers == []
-    refuse_some, told = node.service._refuse_some, []
+    go_on, told = node.service.refusals.go_on, []
 
     def refused() -> None:
         before = len(link.answers)
-        refuse_some()
+        go_on()
         told.append(len(link.answers) - before)
 
-    monkeypatch.setattr(node.service, "_refuse_some", refused)
+    monkeypatch.setattr(node.service.refusals, "go_on", refused)
     if "lost" in end:
         node.service.replica.resign("for the test")
         assert len(link.answers) < count

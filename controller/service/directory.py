@@ -1,0 +1,38 @@
+"""Who is who, as this node knows: who leads in the newest epoch, and where the voters listen."""
+
+from __future__ import annotations
+
+from controller.service.responses import failure
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+class Directory:
+    """``voters``: of the set in force here, committed or not."""
+
+    def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
+        self.node_id = node_id
+        self.voters = voters
+        self.leader_id = -1
+        """The active controller, -1 if unknown."""
+        self.leader_epoch = 0
+        """The newest epoch this node knows."""
+
+    def endpoint_of(self, leader_id: int) -> str:
+        """Where a voter listens, empty if unknown."""
+        return next((voter.endpoint for voter in self.voters if voter.node_id == leader_id), "")
+
+    def not_controller(self) -> ApiError:
+        """What a node that does not lead says: who does, if it knows."""
+        elsewhere = self.leader_id not in (-1, self.node_id)
+        return ApiError(
+            ErrorCode.NOT_CONTROLLER,
+            f"node {self.node_id} is not the active controller" + ("" if elsewhere else ", and knows of none"),
+            leader_id=self.leader_id if elsewhere else -1,
+        )
+
+    def failure(self, correlation_id: int, error: ApiError) -> pb.ControllerResponse:
+        """The response that is an error, with the leader it names."""
+        endpoint = self.endpoint_of(error.leader_id)
+        return failure(correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint)

@@ -1,0 +1,33 @@
+"""Says in the log who holds LAO back, and when it goes on."""
+
+from __future__ import annotations
+
+import structlog
+
+from controller.active import ActiveController
+
+log = structlog.get_logger(__name__)
+
+
+def log_stall(active: ActiveController, now: float) -> None:
+    """Say who holds LAO back, and when it goes on."""
+    lao = active.lao
+    # Without members nobody waits.
+    reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
+    news = active.state.hold_up.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
+    if news is None:
+        return
+    for_ms = round(news.for_s * 1000)
+    if news.reason:
+        log.warning("the lowest acknowledged offset is unknown", reason=news.reason, for_ms=for_ms)
+    elif news.by:
+        applied = {broker_id: lao.applied_of(broker_id) for broker_id in news.by[:10]}
+        log.warning(
+            "the lowest acknowledged offset is held back",
+            lowest_acknowledged_offset=lao.lao,
+            high_watermark=active.state.committed.offset + 1,
+            applied=applied,
+            for_ms=for_ms,
+        )
+    else:
+        log.info("the lowest acknowledged offset goes on", lowest_acknowledged_offset=lao.lao, stood_ms=for_ms)

@@ -1,0 +1,204 @@
+"""One turn of the active controller: decides what waits, folds it as it goes, and proposes it as one chunk.
+
+Why: docs/decisions/008-one-turn-one-chunk.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from controller.active import ActiveController
+from controller.decision import Decision, Defer, Duplicate, Refusal, TransferLeadership, Write
+from controller.disk.space import WRITES_WITHOUT_SPACE, SpaceWatch
+from controller.service.answers import Answerable, Answers
+from controller.service.hand_over import HandOver
+from controller.service.intake import Intake, Waiting
+from controller.service.leadership import Leadership
+from controller.service.parking import Parked
+from controller.state.id_waits import AwaitedIdError
+from raftlog import resource_limits as limits
+from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.replica.replica import Replica
+
+log = structlog.get_logger(__name__)
+
+MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
+MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
+LONG_TURN_S = limits.TURN_MAX_MS / 1000
+CHUNK_BYTES = 64 << 10
+"""Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
+MAX_UNCOMMITTED_CHUNKS = 3
+IDLE_S = 0.0004
+"""Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
+
+_SHARE_USED_UP = ApiError(
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    "this connection's share of the replies that may wait is used up",
+    throttle_time_ms=limits.RETRY_AFTER_MS,
+)
+
+
+class Node(Protocol):
+    """What is asked of the node."""
+
+    hand_over: HandOver
+    space: SpaceWatch
+
+    @property
+    def generation(self) -> int:
+        """Of the log."""
+
+    def now(self) -> float:
+        """Seconds of the loop's clock."""
+
+    def wake(self) -> None:
+        """Have another turn soon."""
+
+
+class Turns:
+    """Decides for whichever leadership it is handed. ``stopwatch``: seconds that go on within a turn."""
+
+    def __init__(
+        self,
+        node: Node,
+        replica: Replica,
+        intake: Intake,
+        answers: Answers,
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self._node, self._replica, self._intake = node, replica, intake
+        self._answers, self._stopwatch = answers, stopwatch
+        self._last: tuple[float, int] = (0.0, 0)
+        """When the turn before this one was, and how many requests it decided."""
+
+    def decide_all(self, leadership: Leadership, active: ActiveController) -> None:
+        """Decide what waits, and what time has brought, and propose it; a later turn or commit goes on with what is left."""
+        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
+        # decided while others are on their way.
+        allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
+        if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(leadership.long_round):
+            return
+        now = self._node.now()
+        timestamp_ms = self._replica.next_timestamp_ms()
+        reads: list[Parked] = []
+        appended: list[Parked] = []
+        begun = self._stopwatch()
+        parking = leadership.parking
+        # Each request parks one reply at most.
+        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
+        count = taken_bytes = written = 0
+        while (
+            taken_bytes < CHUNK_BYTES
+            and written < MAX_TURN_RECORDS
+            and count < most
+            and self._stopwatch() - begun < MAX_TURN_S
+            and (waiting := self._intake.take()) is not None
+        ):
+            count += 1
+            taken_bytes += waiting.size
+            peer = waiting.peer
+            if not parking.take_place(peer):
+                self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
+                continue
+            decision = self._decide(active, waiting, now)
+            if isinstance(decision, TransferLeadership):
+                self._begin_transfer(leadership, decision, waiting)
+                break
+            if isinstance(decision, Write):
+                written += len(decision.records)
+                leadership.add(decision.records, waiting.request.client, timestamp_ms)
+            active.proposed(decision, now)
+            if isinstance(decision, Defer):
+                parking.give_back_place(peer)
+                self._intake.defer(waiting, decision.at)
+                continue
+            parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
+            parked.charged = True
+            if isinstance(decision, Write) and decision.answer_when_appended:
+                parked.charged = False
+                parking.give_back_place(peer)
+                parked.response.ClearField("write")
+                appended.append(parked)
+            elif isinstance(decision, Write):
+                parking.park(parked)
+            elif isinstance(decision, Duplicate):
+                parking.park_duplicate(parked)
+            else:
+                reads.append(parked)
+        self._decide_due(leadership, active, now, timestamp_ms)
+        leadership.propose(self._replica, idle=self._is_idle(now, count))
+        for parked in appended:
+            self._answers.send(parked)
+        if reads:
+            self._park_reads(leadership, reads, begun)
+        if self._intake:
+            self._node.wake()
+
+    def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
+        """What was decided since ``begun`` and writes nothing waits for a round that begins now."""
+        number = self._replica.request_round()
+        if self._stopwatch() - begun >= LONG_TURN_S:
+            # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
+            # [a flood of listings: no fetch is answered in time, and the leadership is lost].
+            leadership.long_round = number
+        for parked in reads:
+            parked.round = number
+            leadership.parking.park(parked)
+        # The rounds of a single voter are confirmed at once, before these were parked.
+        leadership.parking.release_reads()
+
+    def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
+        """What time has brought, up to a bound of its own: requests never keep brokers from being fenced."""
+        written = 0
+        without_space = bool(self._node.space.verdict.refusal)
+        while (due := active.next_due(now, fencing_only=without_space)) is not None:
+            written += len(due.records)
+            leadership.add(due.records, None, timestamp_ms)
+            active.proposed(due, now)
+            if written >= MAX_TURN_RECORDS:
+                # Many brokers at once, or one with much: the rest after this commit.
+                self._node.wake()
+                return
+
+    def _decide(self, active: ActiveController, waiting: Waiting, now: float) -> Decision:
+        request, refusal = waiting.request, self._node.space.verdict.refusal
+        try:
+            active.state.without_space = bool(refusal)
+            decision = active.decide(request, now, waiting.kind)
+            error = decision.error if type(decision) is Refusal else None
+            if isinstance(error, AwaitedIdError) and error.is_news:
+                log.warning(
+                    "a broker without an id waits", at=error.place, remaining_ms=error.remaining_ms, why=error.message
+                )
+            if refusal and type(decision) is Write and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE:
+                return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
+            return decision
+        except FatalError:
+            raise
+        except Exception as defect:  # of ours: nothing was proposed, the state is as before
+            log.exception("deciding a request failed", request=request.WhichOneof("body"))
+            return Refusal(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
+
+    def _begin_transfer(self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting) -> None:
+        leadership.parking.give_back_place(waiting.link.peer)
+        parked = self._parked(leadership, decision, waiting, -1)
+
+        def answer(error: ApiError | None) -> None:
+            if error is None:
+                self._answers.send(parked)
+            else:
+                self._answers.refuse(waiting.link, waiting.request, error)
+
+        self._node.hand_over.begin(decision.target_id, "asked to by an operator", answer)
+
+    def _is_idle(self, now: float, count: int) -> bool:
+        """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
+        last_at, last_count = self._last
+        self._last = (now, count)
+        return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
+
+    def _parked(self, leadership: Leadership, decision: Answerable, waiting: Waiting, offset: int) -> Parked:
+        return self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, offset)
