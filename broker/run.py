@@ -13,9 +13,9 @@ import structlog
 
 from broker.partition.settings import PartitionSettings
 from broker.registration.directory import BrokerDirectory, open_directory
+from broker.registration.id_requests import seek_id
 from broker.registration.identity import known_id
 from broker.registration.lifecycle import Exit
-from broker.registration.seeking import seek_id
 from broker.replication.metrics import add_data_metrics
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import effective_reserve_bytes

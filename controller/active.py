@@ -37,7 +37,7 @@ from controller.decisions.quorum.transfer import decide_transfer
 from controller.effects import Fenced, ProgressRecorded
 from controller.rules.fencing import fence
 from controller.settings import ControllerSettings
-from controller.state.absences import Absences
+from controller.state.absent_ids import AbsentIds
 from controller.state.apply import apply
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
 from controller.state.epoch_floor import EpochFloor
@@ -108,7 +108,7 @@ class ActiveController:
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
             now=now,
         )
-        absences = Absences(settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now)
+        absent_ids = AbsentIds(settings.broker_id_adopt_after_ms / 1000, settings.broker_session_timeout_ms / 1000, now)
         read_leases = ReadLeases(settings.broker_session_timeout_ms / 1000, now)
         self.state = ControllerState(
             cluster_id,
@@ -121,7 +121,7 @@ class ActiveController:
             lag_watch,
             read_leases,
             rng,
-            absences,
+            absent_ids,
             Gone(settings.broker_session_timeout_ms / 1000),
             # The first record of the epoch stands for the inherited tail below it: LAO passes both or neither.
             ProgressPolicy(settings.progress_interval_ms / 1000, epoch_start_offset),
@@ -131,7 +131,7 @@ class ActiveController:
             controller_ids=lambda now: frozenset() if quorum is None else controller_ids(quorum(now)),
         )
         brokers = pending.snapshot().brokers
-        self.state.leaving.resume(pending.snapshot())
+        self.state.isr_removals.resume(pending.snapshot())
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago must not look alive.
         sessions.start(
             [(broker_id, brokers[broker_id].epoch) for broker_id in sorted(brokers) if not brokers[broker_id].fenced],
@@ -253,7 +253,7 @@ class ActiveController:
         if self._registration(broker_id, broker_epoch) is None:
             return False
         self.sessions.touch(broker_id, broker_epoch, now)
-        self.state.absences.present(broker_id)
+        self.state.absent_ids.present(broker_id)
         self.state.gone.heard(broker_id)
         return True
 
@@ -275,7 +275,7 @@ class ActiveController:
             self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
         elif self._registration(broker_id, broker_epoch) is not None:
-            self.state.absences.present(broker_id)
+            self.state.absent_ids.present(broker_id)
         self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
         if broker_id in self.state.wants_unfence:
             self.state.to_look_at[broker_id] = None
@@ -312,7 +312,7 @@ class ActiveController:
         return (
             self._needs_bootstrap()
             or state.epoch_floor.is_due(self.pending)
-            or bool(state.leaving)
+            or bool(state.isr_removals)
             or self._next_admitted() is not None
         )
 
@@ -322,14 +322,14 @@ class ActiveController:
         ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
         """
         self._observe_proposed()
-        if now >= self.state.absences.next_check:
-            self.state.absences.look(self.pending.snapshot(), self.sessions.is_alive, now)
+        if now >= self.state.absent_ids.next_check:
+            self.state.absent_ids.look(self.pending.snapshot(), self.sessions.is_alive, now)
         if fencing_only:
             return (
                 self.begin_generation()
                 or self._fence_silent(now)
                 or self._fence_gone(now)
-                or self.state.leaving.due(self.pending)
+                or self.state.isr_removals.due(self.pending)
                 or self._fence_stuck(now)
             )
         return (
@@ -337,7 +337,7 @@ class ActiveController:
             or self.begin_generation()
             or self._fence_silent(now)
             or self._fence_gone(now)
-            or self.state.leaving.due(self.pending)
+            or self.state.isr_removals.due(self.pending)
             or self.unfence_ready(now)
             or self._fence_stuck(now)
             or self.membership.first_set(now)
@@ -349,7 +349,7 @@ class ActiveController:
 
     def next_deadline(self) -> float:
         """When to call ``next_due`` at the latest, if nothing happens before."""
-        if self._needs_bootstrap() or self.state.leaving or self.state.epoch_floor.is_due(self.pending):
+        if self._needs_bootstrap() or self.state.isr_removals or self.state.epoch_floor.is_due(self.pending):
             return -math.inf
         expiry = self.sessions.next_expiry()
         progress = self.state.progress.next_due(self.lao.lao)
@@ -361,7 +361,7 @@ class ActiveController:
             self._balance.next_deadline(),
             self._hostnames.next_check,
             self._look_at_all if self.state.wants_unfence else math.inf,
-            self.state.absences.next_check,
+            self.state.absent_ids.next_check,
             math.inf if expiry is None else expiry[0],
             math.inf if progress is None else progress,
         )

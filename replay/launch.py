@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
 from replay.request import JobRequest

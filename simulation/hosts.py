@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from broker.registration.id_requests import seek_id
 from broker.registration.lifecycle import Exit
-from broker.registration.seeking import seek_id
 from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service.service import ControllerService

@@ -22,7 +22,7 @@ from simulation.administrator import Administrator
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.data_workload import DataWorkload
 from simulation.exporters import Exporters
-from simulation.isr_askers import IsrAskers
+from simulation.isr_queries import IsrQueries
 from simulation.partition_leaders import PartitionLeaders
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Workload:
         self._leaders = PartitionLeaders(self, world)
         self._administrator = Administrator(self, world)
         self.data = DataWorkload(self, world)
-        self._isr_askers = IsrAskers(world)
+        self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
 
     def hosts(self) -> list[str]:

@@ -133,7 +133,7 @@ def test_only_shells_use_the_event_loop() -> None:
         *(f"controller/{name}.py" for name in ("run", "service/service", "service/hand_over", "service/joining")),
         "controller/service/broker_probes.py",
         *(f"broker/{name}.py" for name in ("run", "service/service", "service/requests", "metadata/follower")),
-        *(f"broker/registration/{name}.py" for name in ("membership", "seeking")),
+        *(f"broker/registration/{name}.py" for name in ("registration_client", "id_requests")),
     }
     rooms = ("controller", "broker", "raftlog/quorum", "raftlog/metadata")
     users = {

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 FLOORS: dict[str, str] = {
     "contracts": """
-        raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.wording raftlog.printable raftlog.safe_console
+        raftlog.wire raftlog.build raftlog.errors raftlog.aliases raftlog.plural raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.limits raftlog.endpoint raftlog.durable
         raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.deadline_timer
     """,

@@ -21,7 +21,7 @@ import structlog
 
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
-from raftlog.client.finder import Finder
+from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.client.snapshot_fetch import SnapshotFetch
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
@@ -71,7 +71,7 @@ class MetadataFollower:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._settings = settings
-        self._finder = Finder(bootstrap, rng)
+        self._endpoints = EndpointSelector(bootstrap, rng)
         self._dialer: Dialer | None = None
         self._dialled = ""
         self._link: Link | None = None
@@ -117,7 +117,7 @@ class MetadataFollower:
         """Look for the controller elsewhere: what was asked on this link is answered on another one, from the applied offset on."""
         if link is self._link and not self._closed:
             self._hang_up()
-            self._go(self._finder.unreachable(self._loop.time()))
+            self._go(self._endpoints.unreachable(self._loop.time()))
 
     def received(self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]) -> None:
         """Take answers. One of an older link, or one that nothing asked for, changes nothing."""
@@ -128,9 +128,9 @@ class MetadataFollower:
 
     def _connect(self) -> None:
         self._timer = None
-        if self._dialled != self._finder.target or self._dialer is None:
+        if self._dialled != self._endpoints.target or self._dialer is None:
             self._hang_up()
-            self._dialled = self._finder.target
+            self._dialled = self._endpoints.target
             self._dialer = self._transport.dial(self._dialled, Conversation.OBSERVER, self)
         if self._link is not None:
             self._fetch()
@@ -145,7 +145,7 @@ class MetadataFollower:
 
     def _out_of_patience(self) -> None:
         self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
-        self._go(self._finder.unreachable(self._loop.time()))
+        self._go(self._endpoints.unreachable(self._loop.time()))
 
     def _go(self, pause_s: float) -> None:
         """To the finder's target, after a pause."""
@@ -222,7 +222,7 @@ class MetadataFollower:
             return
         view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset, reply.high_watermark)
         self.controller_id = reply.leader_id
-        self._finder.reached()
+        self._endpoints.reached()
         self._patience_s = PATIENCE_MIN_S
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
@@ -290,7 +290,7 @@ class MetadataFollower:
     def _refused(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         code = reply.error.error_code
         if code == ErrorCode.NOT_CONTROLLER:
-            self._go(self._finder.redirected(reply.leader_endpoint, self._loop.time()))
+            self._go(self._endpoints.redirected(reply.leader_endpoint, self._loop.time()))
         elif code == ErrorCode.INCONSISTENT_GENERATION:
             self._other_generation(reply.generation)
         elif code == ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -310,7 +310,7 @@ class MetadataFollower:
 
     def _elsewhere(self, why: str) -> None:
         log.info("looking for another controller", controller=self._dialled, reason=why)
-        self._go(self._finder.lost(self._loop.time()))
+        self._go(self._endpoints.lost(self._loop.time()))
 
     def _fail(self, message: str) -> None:
         self._stop_following(FatalError(message))

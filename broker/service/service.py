@@ -20,7 +20,7 @@ from broker.metadata.view import View
 from broker.partition.events import StandingChanged
 from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
 from broker.registration.lifecycle import NEVER, Exit, Lifecycle
-from broker.registration.membership import Membership
+from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.api_versions import ApiVersions
 from broker.service.requests import Pending, RequestServer
@@ -30,11 +30,11 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.entities import Process, format_hash
 from raftlog.metadata.image import Image
+from raftlog.plural import counted
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptor, Conversation, Listener, ServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wording import counted
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class BrokerService:
         )
         self._lease = ReadLease(lambda: self._lifecycle.epoch, self._lease_wanted)
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
-        self._membership = Membership(
+        self._registration_client = RegistrationClient(
             settings,
             self._lifecycle,
             self._view,
@@ -171,7 +171,9 @@ class BrokerService:
             # Said once it is certain that there will be a broker: one that cannot listen says that alone.
             log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
         host, _, port = self._listener.address.rpartition(":")
-        self._membership.start(self._settings.advertised_host or host, self._settings.advertised_port or int(port))
+        self._registration_client.start(
+            self._settings.advertised_host or host, self._settings.advertised_port or int(port)
+        )
         self._follower.start()
 
     async def run(self, *, extra_handlers: Sequence[Any] = ()) -> Exit:
@@ -191,14 +193,14 @@ class BrokerService:
         # Before any heartbeat says that it stops: from that one on it may be fenced.
         self._lease.renounce()
         self._lifecycle.stop(self._loop.time())
-        self._membership.pump()
+        self._registration_client.pump()
 
     async def close(self) -> None:
         """Drop everything at once. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._membership.close()
+        self._registration_client.close()
         self._follower.close()
         self.requests.close()
         if self.data is not None:
@@ -243,7 +245,7 @@ class BrokerService:
             "read lease ms": self._lease.remaining_ms(self._loop.time()),
             "fenced because": self.why_fenced(),
             "heartbeats": "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)",
-            "timeouts": self._membership.misfit or "fit the controllers'",
+            "timeouts": self._registration_client.misfit or "fit the controllers'",
         }
 
     def describe(self) -> broker_pb2.DescribeBrokerResponse:
@@ -271,7 +273,7 @@ class BrokerService:
         view = self._view
         self._lifecycle.metadata_applied(view.applied, view.registration, self._loop.time(), heartbeats=view.heartbeats)
         self.requests.released()
-        self._membership.pump()
+        self._registration_client.pump()
         if self.data is not None and self._view.tip is not self._shown:
             self._shown = self._view.tip
             self.data.image_moved(self._shown, self._view.changes.take())
@@ -284,7 +286,7 @@ class BrokerService:
 
     def _lease_wanted(self) -> None:
         self._lifecycle.hasten(self._loop.time())
-        self._membership.pump()
+        self._registration_client.pump()
 
     def _heard(self) -> None:
         """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or brought a lease."""
@@ -293,7 +295,7 @@ class BrokerService:
 
     def _generation_known(self) -> None:
         self._lifecycle.generation_seen(self._view.generation, self._loop.time())
-        self._membership.pump()
+        self._registration_client.pump()
 
     def _generation_changed(self) -> None:
         self._lifecycle.generation_seen(self._view.generation, self._loop.time())
@@ -303,7 +305,7 @@ class BrokerService:
             # Before it is registered again: the old log's image is as new as any, and says nothing about this one.
             self._shown = self._view.tip
             self.data.image_moved(self._shown, self._view.changes.take())
-        self._membership.pump()
+        self._registration_client.pump()
 
     def _failed(self, error: FatalError) -> None:
         if not self._done.done():

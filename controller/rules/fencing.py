@@ -50,7 +50,7 @@ def _change(broker: Broker, said: int, reason: str, standing: dict[str, bool]) -
 
 
 def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
-    """Fence a broker, and take it out of every ISR and leadership; ``leaving`` goes on where that is more than MAX_REMOVALS."""
+    """Fence a broker, and take it out of every ISR and leadership; ``isr_removals`` goes on where that is more than MAX_REMOVALS."""
     change = registration_change(view, broker, cause, fenced=True, in_controlled_shutdown=False)
     return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 

@@ -532,7 +532,7 @@ class ControllerService:
         if gap_s > GAP_S:
             # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
             active.sessions.extend_all(gap_s, now)
-            active.state.absences.extend_all(gap_s)
+            active.state.absent_ids.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:
             self._schedule_turn()
 

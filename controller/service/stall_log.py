@@ -14,7 +14,7 @@ def log_stall(active: ActiveController, now: float) -> None:
     lao = active.lao
     # Without members nobody waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
-    news = active.state.hold_up.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
+    news = active.state.lao_stall.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
     if news is None:
         return
     for_ms = round(news.for_s * 1000)

@@ -59,7 +59,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
         case FeatureLevelsUpdated():
             begin_heartbeats(state, now)
         case IsrsLeft(broker_id, keys, done):
-            state.leaving.advance(broker_id, keys, done)
+            state.isr_removals.advance(broker_id, keys, done)
         case LeaderEpochsRaised(partition_count):
             state.epoch_floor.raised(partition_count)
         case ProgressRecorded(message):
@@ -72,7 +72,7 @@ def _registered(state: ControllerState, broker_id: int, broker_epoch: int, now: 
     state.lag_watch.forget(broker_id)
     state.changed(broker_id, now)
     state.sessions.touch(broker_id, broker_epoch, now)
-    state.absences.present(broker_id)
+    state.absent_ids.present(broker_id)
     if heartbeats_off(state):
         state.ask_unfence(broker_id)
 
@@ -100,4 +100,4 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
             # It asked for it, and goes on heartbeating.
             pass
     state.changed(broker_id, now)
-    state.leaving.fenced(broker_id, effect.record_count)
+    state.isr_removals.fenced(broker_id, effect.record_count)

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller.settings import ControllerSettings
-from controller.state.absences import Absences
+from controller.state.absent_ids import AbsentIds
 from controller.state.epoch_floor import EpochFloor
 from controller.state.gone import Gone
 from controller.state.id_waits import IdWaits
+from controller.state.isr_removals import IsrRemovals
 from controller.state.lag_watch import LagWatch
-from controller.state.leaving import Leaving
 from controller.state.sessions import SessionTracker
-from controller.visibility.hold_up import HoldUp
 from controller.visibility.lao import LaoTracker
 from controller.visibility.progress import ProgressPolicy
 from controller.visibility.read_leases import ReadLeases
+from controller.visibility.stall import LaoStall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
@@ -42,7 +42,7 @@ class ControllerState:
     lag_watch: LagWatch
     read_leases: ReadLeases
     rng: random.Random
-    absences: Absences
+    absent_ids: AbsentIds
     gone: Gone
     progress: ProgressPolicy
     generation: int = 0
@@ -58,14 +58,14 @@ class ControllerState:
     """When unheard brokers were last given a session: at the claim, or when heartbeats came into force. No contact of theirs."""
     changed_at: dict[int, float] = field(default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
-    hold_up: HoldUp = field(default_factory=HoldUp)
+    lao_stall: LaoStall = field(default_factory=LaoStall)
     id_waits: IdWaits = field(default_factory=IdWaits)
     shutdown_offsets: dict[int, int] = field(default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
 
     without_space: bool = False
     """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but nobody is unfenced."""
-    leaving: Leaving = field(default_factory=Leaving)
+    isr_removals: IsrRemovals = field(default_factory=IsrRemovals)
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
     """Node ids of the voters in force and of the observers that fetch from this controller, at a time."""
 
@@ -122,4 +122,4 @@ class ControllerState:
         self.sessions.end(broker_id)
         self.read_leases.forget(broker_id)
         self.drop_wishes(broker_id)
-        self.leaving.forget(broker_id)
+        self.isr_removals.forget(broker_id)

@@ -13,8 +13,8 @@ from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.plural import counted
 from raftlog.printable import printable
-from raftlog.wording import counted
 
 _POLL_S = 0.5
 _TELL_AFTER_S = 2.0

@@ -14,8 +14,8 @@ from raftlog.cli.partition_names import assignments, by_topic, partition_name
 from raftlog.cli.partition_results import finish
 from raftlog.cli.writes import Acks, AcksLevel, ValidateOnly, first_error, print_written, require, write, written
 from raftlog.errors import ConfigError, ErrorCode
+from raftlog.plural import counted
 from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wording import counted
 
 MAX_ROUNDS = 1000
 

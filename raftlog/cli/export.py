@@ -17,7 +17,7 @@ from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Ti
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
-from raftlog.wording import counted
+from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

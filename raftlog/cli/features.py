@@ -36,7 +36,7 @@ def describe(
     Examples:
       raftlog features describe --bootstrap-controller 127.0.0.1:9093
     """
-    from raftlog.cli.ask import ask_quorum
+    from raftlog.cli.quorum_queries import ask_quorum
     from raftlog.cli.session import tls_of_environment
 
     addresses = endpoints(bootstrap_controller, "--bootstrap-controller")

@@ -29,7 +29,7 @@ from raftlog.cli.processes import Daemons
 from raftlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raftlog.cli.ask import Quorum
+    from raftlog.cli.quorum_queries import Quorum
 
 HOST = "127.0.0.1"
 STATE_FILE = "cluster.json"
@@ -229,7 +229,7 @@ class LocalCluster:
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
         """What every controller says of itself."""
-        from raftlog.cli.ask import ask_quorum
+        from raftlog.cli.quorum_queries import ask_quorum
 
         return asyncio.run(ask_quorum([node.endpoint for node in self.controllers], timeout_s))
 

@@ -188,7 +188,7 @@ class DirectoryLog:
 
     def said(self) -> list[StateHash]:
         """What the snapshots beside the log say of the state."""
-        from raftlog.cli.witnesses import said_by_directory
+        from raftlog.cli.state_hash_records import said_by_directory
 
         return said_by_directory(self._log)
 
@@ -261,7 +261,7 @@ class RunningLog:
     """The committed log of a running cluster, up to where it is committed when this is made. Close it."""
 
     def __init__(self, bootstrap_controller: str, timeout_s: float) -> None:
-        from raftlog.cli.witnesses import QuorumWitness
+        from raftlog.cli.state_hash_records import StateHashRecorder
 
         self._runner = asyncio.Runner()
         try:
@@ -279,7 +279,7 @@ class RunningLog:
         self.listener: Callable[[bytes], None] | None = None
         """Hears every chunk that is read."""
         addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
-        self._witness = QuorumWitness(self._session.transport, addresses, info.cluster_id, info.generation)
+        self._witness = StateHashRecorder(self._session.transport, addresses, info.cluster_id, info.generation)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""

@@ -12,7 +12,7 @@ from raftlog.cli import elect, reassign
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
-from raftlog.wording import counted
+from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session

@@ -18,7 +18,7 @@ from raftlog.cli.session import Session, run
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.wording import counted
+from raftlog.plural import counted
 
 _READ_BYTES = 1 << 16
 _ERRORS_SHOWN = 5

@@ -14,7 +14,7 @@ from raftlog.cli.quorum_changes import add_voter, remove_voter, transfer
 from raftlog.cli.quorum_views import members_document, show_quorum
 
 if TYPE_CHECKING:
-    from raftlog.cli.ask import Answer, Quorum
+    from raftlog.cli.quorum_queries import Answer, Quorum
 
 app = typer.Typer(help="The nodes of the quorum, as each sees itself.", epilog=EPILOG, no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def describe(
       raftlog quorum describe --replication
       raftlog quorum describe --json --timeout 2
     """
-    from raftlog.cli.ask import ask_quorum
+    from raftlog.cli.quorum_queries import ask_quorum
     from raftlog.cli.session import tls_of_environment
 
     addresses = endpoints(bootstrap_controller, "--bootstrap-controller")

@@ -140,7 +140,7 @@ def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) ->
     """As the leader's voter set has it; empty if it has none of that id: the controller says what is wrong."""
     import asyncio
 
-    from raftlog.cli.ask import ask_quorum
+    from raftlog.cli.quorum_queries import ask_quorum
     from raftlog.cli.session import tls_of_environment
 
     addresses = endpoints(bootstrap_controller, "--bootstrap-controller")

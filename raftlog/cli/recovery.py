@@ -181,7 +181,7 @@ def restore_(
       raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
       raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
     """
-    from raftlog.cli.beginning import beginning, identity_asked
+    from raftlog.cli.format_options import beginning, identity_asked
     from raftlog.recovery.restore import restore
 
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)

@@ -100,7 +100,7 @@ def format_(
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
       raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
-    from raftlog.cli.beginning import beginning, identity_asked
+    from raftlog.cli.format_options import beginning, identity_asked
     from raftlog.storage.api import NO_NODE_ID, NodeIdentity
     from raftlog.storage.meta_file import format_storage
 

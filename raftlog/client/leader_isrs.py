@@ -10,7 +10,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import known_code
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -55,7 +55,7 @@ async def ask_leader(
     cluster_id: str = "",
 ) -> list[pb.BrokerMetadataResponse]:
     """All pages of one broker's answer, at least one; of ``keys`` that it does not lead with their errors. Raises ApiError."""
-    caller = Caller(transport, endpoint, Conversation.BROKER)
+    caller = RpcClient(transport, endpoint, Conversation.BROKER)
     try:
         async with asyncio.timeout(timeout_s):
             if keys:
@@ -93,7 +93,7 @@ async def _ask(
 
 
 async def _page(
-    caller: Caller, request: pb.BrokerMetadataRequest, timeout_s: float, cluster_id: str
+    caller: RpcClient, request: pb.BrokerMetadataRequest, timeout_s: float, cluster_id: str
 ) -> pb.BrokerMetadataResponse:
     asked = broker_pb2.BrokerRequest(cluster_id=cluster_id, broker_metadata=request)
     return checked_answer(await caller.call(asked, timeout_s)).broker_metadata

@@ -17,8 +17,8 @@ from raftlog.client.requests import broker_request
 from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
-from raftlog.transport.calls import Caller
 from raftlog.transport.dialing import Backoff
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 
@@ -72,7 +72,7 @@ class Leaders:
         self._topics: dict[str, TopicView] = {}
         self._led: dict[PartitionKey, Leadership] = {}
         self._wanted: dict[str, None] = {}
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, RpcClient] = {}
         self._backoff = Backoff(_PAUSES, rng)
         self._stale = False
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Leaders:
         self._backoff.reset()
 
     def call(self, leader_id: int, body: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named. The future ends as those of :class:`Caller` do."""
+        """Send a request's body to a broker that ``leader`` named. The future ends as those of :class:`RpcClient` do."""
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
         if caller is not None and caller.silent:
@@ -118,7 +118,7 @@ class Leaders:
             caller.retire()
             caller = None
         if caller is None:
-            caller = self._callers[endpoint] = Caller(self._transport, endpoint, Conversation.BROKER)
+            caller = self._callers[endpoint] = RpcClient(self._transport, endpoint, Conversation.BROKER)
         future = caller.call(broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S)
         if caller.stuck:
             # Nobody says that it is dead but the next metadata, in which it is fenced: then its link is given up.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from raftlog import batch
-from raftlog.client.finder import Finder
+from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.snapshot_fetch import fetch_snapshot
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.storage.api import SnapshotId
@@ -67,7 +67,7 @@ class LogReader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._finder = Finder(bootstrap, rng)
+        self._endpoints = EndpointSelector(bootstrap, rng)
         self._timeout_s = timeout_s
         self._cluster_id = cluster_id
         self._generation = -1
@@ -84,7 +84,7 @@ class LogReader:
             response.high_watermark,
             response.log_start_offset,
             _snapshot_of(response),
-            self._finder.target,
+            self._endpoints.target,
         )
 
     async def read(self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0) -> bytes:
@@ -117,7 +117,7 @@ class LogReader:
 
         Raises ApiError (SNAPSHOT_NOT_FOUND: it has a newer one by now), and what ``sink`` raises.
         """
-        address = self._finder.target
+        address = self._endpoints.target
         await fetch_snapshot(
             self._transport, address, snapshot_id, sink, cluster_id=self._seen_cluster_id, timeout_s=self._timeout_s,
             piece_bytes=SNAPSHOT_PIECE_BYTES,
@@ -148,7 +148,7 @@ class LogReader:
                     pass
         except TimeoutError:
             self.close()
-            nodes = ", ".join(self._finder.known)
+            nodes = ", ".join(self._endpoints.known)
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT, f"no active controller answered in time; asked {nodes}"
             ) from None
@@ -160,18 +160,18 @@ class LogReader:
     async def _attempt(self, request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
         """One question to the current target; None: another one has to be asked, after the pause that was due."""
         if self._connection is None:
-            self._connection = _Connection(self._transport, self._finder.target)
+            self._connection = _Connection(self._transport, self._endpoints.target)
         try:
             response = await self._connection.ask(request)
         except LinkClosedError:
-            pause_s = self._finder.unreachable(self._loop.time())
+            pause_s = self._endpoints.unreachable(self._loop.time())
         else:
             unled = response.HasField("error") and response.error.error_code == ErrorCode.NOT_CONTROLLER
             # A new leader knows no high watermark before its own first commit.
             if not unled and (response.HasField("error") or response.high_watermark >= 0):
-                self._finder.reached()
+                self._endpoints.reached()
                 return response
-            pause_s = self._finder.redirected(response.leader_endpoint, self._loop.time())
+            pause_s = self._endpoints.redirected(response.leader_endpoint, self._loop.time())
         self.close()
         await asyncio.sleep(pause_s)
         return None

@@ -15,7 +15,7 @@ from typing import Any
 from raftlog.client.router import ANSWER_MARGIN_S, Protocol, greet
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Link, Transport
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 
 MAX_WAITING = 65_536
 PASSED_OVER_S = 0.5
@@ -175,7 +175,7 @@ class RoundRobin:
             call.future.set_exception(error)
 
 
-class _Lane(Caller):
+class _Lane(RpcClient):
     """The link to one server."""
 
     def __init__(self, turns: RoundRobin, transport: Transport, endpoint: str, protocol: Protocol) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raftlog.client.finder import Finder
+from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.routed_call import RoutedCall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, Transport
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
@@ -65,7 +65,7 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self.protocol = protocol
-        self._finder = Finder(endpoints, rng)
+        self._endpoints = EndpointSelector(endpoints, rng)
         self._max_waiting = max_waiting
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
@@ -80,7 +80,7 @@ class Router:
     @property
     def target(self) -> str:
         """The server that the next call goes to."""
-        return self._finder.target
+        return self._endpoints.target
 
     @property
     def connected(self) -> bool:
@@ -124,13 +124,13 @@ class Router:
         """A route answered as hoped."""
         if not self._settled and self._is_current(route):
             self._settled = True
-            self._finder.reached()
+            self._endpoints.reached()
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> None:
         """A route is not, or no longer, the right one. Answers of a route that was left before change nothing."""
         if self._is_current(route):
-            self._retarget(self._finder.redirected(refusal.hint, self._loop.time()))
+            self._retarget(self._endpoints.redirected(refusal.hint, self._loop.time()))
 
     def silent(self, route: Route) -> None:
         """A route let a call time out: the next call asks elsewhere. A link that says nothing at all is not used again.
@@ -141,7 +141,7 @@ class Router:
         if route.silent:
             self._retire(route)
         if current:
-            self._retarget(self._finder.lost(self._loop.time()))
+            self._retarget(self._endpoints.lost(self._loop.time()))
 
     def retry(self, call: RoutedCall) -> bool:
         """Try again if there is time and an attempt left; whether it will."""
@@ -171,7 +171,7 @@ class Router:
         current = self._is_current(route)
         del self._routes[route.address]
         if current:
-            self._retarget(self._finder.unreachable(self._loop.time()))
+            self._retarget(self._endpoints.unreachable(self._loop.time()))
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
@@ -191,12 +191,12 @@ class Router:
             route.retire()
 
     def _is_current(self, route: Route) -> bool:
-        return not self._pausing and route.address == self._finder.target
+        return not self._pausing and route.address == self._endpoints.target
 
     def _ready(self) -> Route | None:
         if self._pausing:
             return None
-        route = self._routes.get(self._finder.target)
+        route = self._routes.get(self._endpoints.target)
         return route if route is not None and route.connected else None
 
     def _wait(self, call: RoutedCall) -> None:
@@ -222,7 +222,7 @@ class Router:
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
-        whom = ", ".join(self._with_failure(address) for address in self._finder.known)
+        whom = ", ".join(self._with_failure(address) for address in self._endpoints.known)
         call.expired(f"nobody of {whom} could be asked in time; the request was not executed")
 
     def _with_failure(self, address: str) -> str:
@@ -248,7 +248,7 @@ class Router:
 
     def _connect(self) -> None:
         """Dial the target if it is not dialled yet, and give it some time."""
-        address = self._finder.target
+        address = self._endpoints.target
         if address not in self._routes:
             self._routes[address] = Route(self, self._transport, address, self.protocol.conversation)
         self._stop_timer()
@@ -258,9 +258,9 @@ class Router:
     def _out_of_patience(self) -> None:
         self._timer = None
         self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
-        address = self._finder.target
-        pause_s = self._finder.unreachable(self._loop.time())
-        if self._finder.target != address and (route := self._routes.pop(address, None)) is not None:
+        address = self._endpoints.target
+        pause_s = self._endpoints.unreachable(self._loop.time())
+        if self._endpoints.target != address and (route := self._routes.pop(address, None)) is not None:
             self._failures[address] = route.failure or "does not answer"
             route.close()
         self._retarget(pause_s)
@@ -272,7 +272,7 @@ class Router:
         self._pausing = False
 
 
-def greet(caller: Caller, protocol: Protocol) -> None:
+def greet(caller: RpcClient, protocol: Protocol) -> None:
     """Ask what has to be asked on a new connection. If there is no answer the next connection asks again."""
     request = protocol.hello()
     if request is not None:
@@ -281,7 +281,7 @@ def greet(caller: Caller, protocol: Protocol) -> None:
         )
 
 
-class Route(Caller):
+class Route(RpcClient):
     """A caller that tells the router when its link comes and goes."""
 
     def __init__(self, router: Router, transport: Transport, address: str, conversation: Conversation) -> None:

@@ -13,7 +13,7 @@ from raftlog.quorum.role import Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 ROUND_TRIPS = 2
 """Of the slowest peer that answered: as long as others are waited for."""

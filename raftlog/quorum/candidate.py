@@ -10,7 +10,7 @@ from raftlog.quorum.campaign import Campaign
 from raftlog.quorum.node_state import NEVER
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Candidate(Campaign):

@@ -34,7 +34,7 @@ from raftlog.quorum.events import (
     VotePersisted,
 )
 from raftlog.quorum.invariants import Invariants
-from raftlog.quorum.transitions import Node
+from raftlog.quorum.node import Node
 from raftlog.storage.api import RecoveredLog
 
 

@@ -10,7 +10,7 @@ from raftlog.quorum.progress import ReplicaProgress
 from raftlog.voter import Voter
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 RETRY_BACKOFF_S = 0.020
 """The pause after a Fetch that failed."""

@@ -11,7 +11,7 @@ from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
 from raftlog.quorum.role import Role
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Follower(Role):

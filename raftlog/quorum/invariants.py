@@ -14,7 +14,7 @@ from raftlog.errors import InvariantError
 from raftlog.quorum.leader import Leader
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Invariants:

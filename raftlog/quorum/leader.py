@@ -28,7 +28,7 @@ from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 CHECK_QUORUM_FACTOR = 1.5
 """Of the fetch timeout: followers must be able to notice a silent leader before it gives itself up (KAFKA-15489)."""

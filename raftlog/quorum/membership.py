@@ -12,7 +12,7 @@ from raftlog.quorum.events import LogSpan
 from raftlog.quorum.voters import VoterSet
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 def obstacle(node: Node) -> str:

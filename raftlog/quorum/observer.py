@@ -12,7 +12,7 @@ from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.role import Role
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Observer(Role):

@@ -13,7 +13,7 @@ from raftlog.quorum.campaign import Campaign
 from raftlog.quorum.node_state import MIN_BACKOFF_S, NEVER
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 SPREAD = 1.5
 """Of the election jitter: within this all that lose their leader together have said so, however far they are."""

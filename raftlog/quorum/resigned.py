@@ -11,7 +11,7 @@ from raftlog.quorum.role import Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Resigned(Role):

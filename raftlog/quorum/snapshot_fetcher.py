@@ -12,7 +12,7 @@ from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 MIN_PART_BYTES = 64 << 10
 """A part that does not come in time is asked for in smaller pieces, down to this: on a slow link the same part would never

@@ -9,7 +9,7 @@ from typing_extensions import override
 from raftlog.quorum.role import Role
 
 if TYPE_CHECKING:
-    from raftlog.quorum.transitions import Node
+    from raftlog.quorum.node import Node
 
 
 class Unattached(Role):

@@ -16,7 +16,7 @@ from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import MAX_BATCH_BYTES, SnapshotHeader, encode_header
 from raftlog.metadata.voters_log import to_entries
-from raftlog.recovery.beginning_anew import RECORDS, RESTORED, beginning_chunk
+from raftlog.recovery.first_chunk import RECORDS, RESTORED, beginning_chunk
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.layout import LOG_DIRECTORY, LogState

@@ -9,12 +9,12 @@ from types import ModuleType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from replay.audit import clients, hostnames, members, partitions, progress, quorum, registrations, standing
+from replay.audit import clients, departed, hostnames, members, partitions, progress, quorum, registrations
 from replay.audit.history import History
 from replay.audit.rules import RULES, Rule
 from replay.errors import ReplayError
 
-FAMILIES: tuple[ModuleType, ...] = (members, partitions, standing, registrations, progress, hostnames, quorum, clients)
+FAMILIES: tuple[ModuleType, ...] = (members, partitions, departed, registrations, progress, hostnames, quorum, clients)
 """Each has RULES, and ``check``: History -> findings of them, FINDING_DDL, unordered."""
 
 

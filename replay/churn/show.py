@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
 from replay.request import format_time

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from raftlog.errors import RaftlogError
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.errors import EXIT_INPUT
 from replay.generate.profile import SKEWS, Profile
 

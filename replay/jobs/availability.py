@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from replay import timelines
-from replay.lives import Lives, lives_of
 from replay.outages import brokers as of_brokers
 from replay.outages import partitions as of_partitions
 from replay.outages.failovers import failovers
@@ -34,6 +33,7 @@ from replay.outages.stretch import Stretch
 from replay.request import JobRequest
 from replay.rows import first, keeper
 from replay.source import Export, records, require_whole_history
+from replay.timelines_of import BrokerTimelines, timelines_of
 
 __all__ = [
     "AvailabilityResult",
@@ -69,14 +69,14 @@ class AvailabilityTables(NamedTuple):
 
 
 def tables(
-    rows: DataFrame, lives: Lives | None = None, *, since_ms: int | None = None, keep: ExitStack | None = None
+    rows: DataFrame, lives: BrokerTimelines | None = None, *, since_ms: int | None = None, keep: ExitStack | None = None
 ) -> AvailabilityTables:
     """The tables over the records ``rows``, of the time from ``since_ms`` on. ``lives``: of these records, where they have been made.
 
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
     kept = keeper(keep)
-    brokers, partitions = lives or lives_of(rows, kept)
+    brokers, partitions = lives or timelines_of(rows, kept)
 
     stretch = Stretch.of(rows, since_ms)
     impaired = kept(of_partitions.impaired(partitions, rows))

@@ -20,11 +20,11 @@ from replay.churn.model import BrokerChurn, ChurnResult, ConfigChurn, Forecast, 
 from replay.churn.moves import KEY, flapping, isr_moves, leader_moves, leaderships
 from replay.churn.show import render
 from replay.churn.state_size import state_growth, state_sizes
-from replay.lives import Lives, lives_of
 from replay.outages.stretch import Stretch
 from replay.request import JobRequest
 from replay.rows import first, keeper
 from replay.source import Export, records, require_whole_history
+from replay.timelines_of import BrokerTimelines, timelines_of
 
 AHEAD_DAYS = (7, 30, 90, 365)
 _TREND_PERIODS = 30
@@ -71,7 +71,7 @@ _COUNTS = [
 
 def tables(
     rows: DataFrame,
-    lives: Lives | None = None,
+    lives: BrokerTimelines | None = None,
     *,
     since_ms: int | None = None,
     partitions: int | None = None,
@@ -83,7 +83,7 @@ def tables(
     ``keep``: what several of them need is kept until it is closed, instead of being made again.
     """
     kept = keeper(keep)
-    lived = (lives or lives_of(rows, kept)).partitions
+    lived = (lives or timelines_of(rows, kept)).partitions
 
     stretch = Stretch.of(rows, since_ms)
     late = sf.col("begins_ms") >= stretch.since_ms

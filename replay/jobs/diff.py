@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.changes import changes
 from replay.differences import FieldChange, field_changes, raw, words
 from replay.errors import ReplayError

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.changes import changes
 from replay.differences import FieldChange, field_changes, raw, words
 from replay.request import JobRequest, format_time

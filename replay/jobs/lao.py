@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from replay import timelines
 from replay.lag import holders
 from replay.lag.absence import returns
-from replay.lag.model import BrokerLag, HoldUp, Hour, LaoPoint, LaoResult
+from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall
 from replay.lag.samples import POINT_COLUMNS, hourly, samples, timeline, wait_figures, waits
 from replay.lag.show import render
 from replay.lag.words import lags, words
@@ -27,7 +27,18 @@ from replay.request import JobRequest
 from replay.rows import first, keeper
 from replay.source import Export, records, require_whole_history
 
-__all__ = ["BrokerLag", "HoldUp", "Hour", "LaoPoint", "LaoResult", "LaoTables", "render", "run", "summarize", "tables"]
+__all__ = [
+    "BrokerLag",
+    "Hour",
+    "LaoPoint",
+    "LaoResult",
+    "LaoStall",
+    "LaoTables",
+    "render",
+    "run",
+    "summarize",
+    "tables",
+]
 
 
 class LaoTables(NamedTuple):
@@ -111,7 +122,7 @@ def summarize(found: LaoTables, request: JobRequest) -> LaoResult:
         **waited.asDict(),
         hold_ups_total=hold_ups,
         **held.asDict(),
-        hold_ups=[HoldUp(**row.asDict()) for row in longest],
+        hold_ups=[LaoStall(**row.asDict()) for row in longest],
         brokers_total=brokers,
         brokers=[BrokerLag(**row.asDict()) for row in slowest],
         hours_total=hours,

@@ -15,7 +15,6 @@ from replay.audit.check import choose
 from replay.audit.history import History
 from replay.errors import ReplayError
 from replay.jobs import audit, availability, churn, lao
-from replay.lives import Lives
 from replay.report import page
 from replay.report.axis import choose_axis
 from replay.report.model import MAX_PERIODS, Axis, Header, ReportResult
@@ -24,6 +23,7 @@ from replay.report.timeline import make_timeline
 from replay.report.words import number, period
 from replay.request import JobRequest
 from replay.source import Export, records, require_whole_history
+from replay.timelines_of import BrokerTimelines
 
 Result = TypeVar("Result", bound=Struct)
 _WHOLE = {"periods", "objectives", "types", "forecasts"}
@@ -40,7 +40,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
     with History(rows, export.manifest.end_offset).kept() as history:
         audited = audit.judge(history, choose(request.rules), request.limit)
         # What the audit made of the log serves all others.
-        lives = Lives(history.brokers, history.partitions)
+        lives = BrokerTimelines(history.brokers, history.partitions)
         with ExitStack() as keep:
             lag = lao.tables(rows, lives.brokers, stall_ms=request.stall_ms, keep=keep)
             waited = lao.summarize(lag, request)

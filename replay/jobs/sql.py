@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.errors import ReplayError
 from replay.request import JobRequest
 from replay.source import Export, require_whole_history

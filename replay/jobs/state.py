@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.differences import brief
 from replay.errors import ReplayError
 from replay.fold import fold, totals

@@ -23,12 +23,12 @@ from rich.table import Column, Table
 
 from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
+from raftlog.plural import counted
 from raftlog.segments.compare import check_forms
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RAW, RECORDS, Segment, StateHash
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.verify import check_segment
-from raftlog.wording import counted
 from replay.jobs.state import Point, find_point
 from replay.points import state_hashes
 from replay.request import JobRequest

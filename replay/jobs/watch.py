@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
 from replay.lag.show import in_words

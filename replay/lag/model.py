@@ -23,7 +23,7 @@ class LaoPoint(msgspec.Struct, frozen=True):
     waited_ms: int | None
 
 
-class HoldUp(msgspec.Struct, frozen=True):
+class LaoStall(msgspec.Struct, frozen=True):
     """One time that LAO was held back for long, as in :func:`replay.lag.holders.hold_ups`.
 
     ``broker_id`` None: the log does not tell whom it waited for. ``cause``: FENCED, NO_BROKER, FAILOVER, BEHIND or UNKNOWN.
@@ -92,7 +92,7 @@ class LaoResult(msgspec.Struct, frozen=True):
     max_ms: int | None
     hold_ups_total: int
     held_ms: int
-    hold_ups: list[HoldUp]
+    hold_ups: list[LaoStall]
     brokers_total: int
     brokers: list[BrokerLag]
     hours_total: int

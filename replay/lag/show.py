@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.lag import holders
-from replay.lag.model import HoldUp, LaoResult
+from replay.lag.model import LaoResult, LaoStall
 from replay.request import format_time
 from replay.text import duration, more
 
@@ -18,7 +18,7 @@ def _show(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def why(held: HoldUp) -> str:
+def why(held: LaoStall) -> str:
     """Why LAO was held back, in words."""
     return in_words(held.cause, held.reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.wording import counted
+from raftlog.plural import counted
 from replay.outages.model import AvailabilityResult
 from replay.request import format_time
 from replay.text import duration, more, percent

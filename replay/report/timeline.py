@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from replay import timelines
 from replay.audit.finding import Finding
 from replay.jobs.lao import LaoTables
-from replay.lives import Lives
 from replay.report.events import changes_on_purpose, short_isrs, troubles
 from replay.report.incidents import find_incidents
 from replay.report.lags import hold_up_events, holding_spans, waits_by_step
@@ -19,10 +18,11 @@ from replay.report.model import Axis, Timeline
 from replay.report.offences import offence_events
 from replay.report.series import growth, impaired
 from replay.rows import keeper
+from replay.timelines_of import BrokerTimelines
 
 
 def make_timeline(
-    records: DataFrame, lives: Lives, axis: Axis, lag: LaoTables, offences: Iterable[Finding]
+    records: DataFrame, lives: BrokerTimelines, axis: Axis, lag: LaoTables, offences: Iterable[Finding]
 ) -> Timeline:
     """The timeline of the records; ``lives``: made of them, ``lag`` and ``offences``: what the jobs lao and audit made of them."""
     brokers, partitions = lives

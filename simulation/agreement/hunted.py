@@ -1,4 +1,4 @@
-"""Lives with a rule broken on purpose, each in a process of its own: some never end, and are ended."""
+"""BrokerTimelines with a rule broken on purpose, each in a process of its own: some never end, and are ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from simulation.agreement.lives import Life, live
+from simulation.agreement.run_and_export import Life, live
 from simulation.mutants.edits import edited
 from simulation.mutants.hunt import quiet
 from simulation.mutants.mutant import Mutant

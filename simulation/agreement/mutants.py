@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from simulation.agreement.hunted import live_mutated
-from simulation.agreement.lives import Life
 from simulation.agreement.replayed import Answer, compare_states, is_disputed
+from simulation.agreement.run_and_export import Life
 from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.mutants.mutant import Mutant
@@ -37,9 +37,9 @@ class Sight:
     mutant: Mutant
     lives: int = 0
     hung: int = 0
-    """Lives that did not end."""
+    """BrokerTimelines that did not end."""
     seen: int = 0
-    """Lives in which it was seen."""
+    """BrokerTimelines in which it was seen."""
     by: Counter[str] = field(default_factory=Counter)
     """Rule, or STATE_HASH -> in how many lives."""
 
@@ -101,7 +101,7 @@ def as_markdown(sights: Sequence[Sight]) -> str:
         if sight.seen:
             by = ", ".join(f"{_name(rule)} ({count})" for rule, count in sight.by.most_common())
             lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of {sight.lives} |")
-    lines += ["", "| Mutant not seen | What it breaks | Why | Lives |", "|---|---|---|---|"]
+    lines += ["", "| Mutant not seen | What it breaks | Why | BrokerTimelines |", "|---|---|---|---|"]
     for sight in sights:
         if not sight.seen:
             why = WHY_UNSEEN.get(sight.mutant.name, "**not explained**")

@@ -28,8 +28,8 @@ from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.runner import compute
 from replay.source import open_export, records
-from simulation.agreement.lives import Life
-from simulation.agreement.witness import Sighting, Snapshot
+from simulation.agreement.run_and_export import Life
+from simulation.agreement.sightings import Sighting, Snapshot
 
 TASKS = (1, 3, 7)
 FINDINGS_SHOWN = 1000

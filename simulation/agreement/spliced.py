@@ -23,7 +23,7 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import RECORDS, read_manifest
 from replay.audit.check import audit
 from replay.audit.history import History
-from simulation.agreement.lives import Life
+from simulation.agreement.run_and_export import Life
 
 Row = dict[str, Any]
 

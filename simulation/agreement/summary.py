@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from simulation.agreement.lives import Life, live
 from simulation.agreement.replayed import Answer, ask
+from simulation.agreement.run_and_export import Life, live
 from simulation.agreement.spliced import audit_spliced
 from simulation.cli import silence
 
 AHEAD = 4
-"""Lives that wait to be asked about: so many are lived while Spark is busy."""
+"""BrokerTimelines that wait to be asked about: so many are lived while Spark is busy."""
 AUDITED_AT_ONCE = 50
 
 
@@ -28,7 +28,7 @@ class Summary:
 
     lives: int = 0
     empty: int = 0
-    """Lives in which nothing was committed."""
+    """BrokerTimelines in which nothing was committed."""
     records: int = 0
     states: int = 0
     verified: int = 0

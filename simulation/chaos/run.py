@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raftlog.cli.ask import ask_quorum
 from raftlog.cli.data_directory import require_node
 from raftlog.cli.log_sources import DirectoryLog, chunks
+from raftlog.cli.quorum_queries import ask_quorum
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.client.log_reader import LogReader

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.checks.asked import Asked
 from simulation.checks.ledger import Ledger
+from simulation.checks.pending_requests import Asked
 
 
 class Incarnations(Checker):

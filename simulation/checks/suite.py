@@ -26,11 +26,11 @@ from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
 from simulation.checks.replica_logs import ReplicaLogs
+from simulation.checks.served_partitions import ServedPartitions
 from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.space import Space
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
-from simulation.checks.told_partitions import ToldPartitions
 from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
 
@@ -62,7 +62,7 @@ def all_checkers() -> list[Checker]:
         Visibility(ledger),
         StrictReads(ledger),
         Existence(ledger),
-        ToldPartitions(ledger),
+        ServedPartitions(ledger),
         Queues(),
         Turns(),
         Claims(),

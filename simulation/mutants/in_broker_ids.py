@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "missing-at-once",
         "an id is missing as soon as its broker is down",
-        (Edit("controller.state.absences:Absences.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
+        (Edit("controller.state.absent_ids:AbsentIds.absent", "max(0.0, self._adopt_after_s - absent_for_s)", "0.0"),),
         NEWCOMERS,
         "newcomers, while a broker restarts",
         seeds=100,

@@ -188,7 +188,7 @@ MUTANTS = (
         "a node that voted for itself goes on campaigning in that epoch after a restart",
         (
             Edit(
-                "raftlog.quorum.transitions:Node._first_role",
+                "raftlog.quorum.node:Node._first_role",
                 "return Resigned(self, timer)",
                 "self.leader_id = -1\n"
                 "            self.set_vote(VoteState(vote.epoch, me, self.config.directory_id))\n"

@@ -59,7 +59,7 @@ MUTANTS = (
         "a lease runs from when its reply has come",
         (
             Edit(
-                "broker.registration.membership:Membership._heartbeat_answered",
+                "broker.registration.registration_client:RegistrationClient._heartbeat_answered",
                 "self._lease.answered(lifecycle.sent_at, ",
                 "self._lease.answered(now, ",
             ),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.registration.directory import open_directory
+from broker.registration.id_requests import seek_id
 from broker.registration.identity import Ask, Given, IdSeeker, known_id
 from broker.registration.lifecycle import NEVER, Exit
-from broker.registration.seeking import seek_id
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process

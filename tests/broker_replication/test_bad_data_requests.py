@@ -10,7 +10,7 @@ from typing import Any
 from data_cluster import DataCluster, Load, on_cluster
 
 from raftlog.transport.api import Conversation, Dialer, Link
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb
 from simulation.hosts import CLUSTER_ID
@@ -128,7 +128,7 @@ def test_any_request_is_answered_and_none_stops_a_broker() -> None:
         rng = random.Random(5)
         requests = Requests(rng, partition.topic_id)
         endpoints = [host.endpoint for host in cluster.brokers.values()]
-        callers = [Caller(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints]
+        callers = [RpcClient(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints]
         strangers = [Stranger(cluster, endpoint) for endpoint in endpoints]
         await cluster.until(lambda: all(one.dialer.link for one in strangers), "all links are up")
         calls = []

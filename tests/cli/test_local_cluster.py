@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from raftlog.cli.ask import Answer, Quorum
 from raftlog.cli.exits import FailedError
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.cli.local_commands import start_quorum
 from raftlog.cli.processes import Daemons
+from raftlog.cli.quorum_queries import Answer, Quorum
 from raftlog.config import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.meta_file import read_identity

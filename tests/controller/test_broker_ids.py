@@ -421,7 +421,7 @@ def test_a_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
     """[back right behind a look, gone again before the next one]"""
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
-    absences = cell.active.state.absences
+    absences = cell.active.state.absent_ids
     while absences.next_check - cell.now < 9.9:
         cell.wait(0.5)
     if sign == "heartbeat":
@@ -446,7 +446,7 @@ def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
             cell.beat(broker_id, want_fence=broker_id == 2)
         cell.due()
     assert cell.broker(2).fenced
-    cell.active.state.absences.look(cell.pending.snapshot(), cell.active.sessions.is_alive, cell.now)
+    cell.active.state.absent_ids.look(cell.pending.snapshot(), cell.active.sessions.is_alive, cell.now)
     assert not cell.send(rpc.ListHostnamesRequest()).absent_ids
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
@@ -471,7 +471,7 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.wait(30)
     cell.now += ADOPT_S
     cell.active.sessions.extend_all(ADOPT_S, cell.now)
-    cell.active.state.absences.extend_all(ADOPT_S)
+    cell.active.state.absent_ids.extend_all(ADOPT_S)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 
 

@@ -96,11 +96,11 @@ async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() ->
     world, node, broker = await unfenced_broker()
     await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
     assert node.service.active is not None
-    await world.until(lambda: 7 in node.service.active.state.absences._since, within_s=11)
-    since = node.service.active.state.absences._since[7]
+    await world.until(lambda: 7 in node.service.active.state.absent_ids._since, within_s=11)
+    since = node.service.active.state.absent_ids._since[7]
     node.service._next_tick -= 4
     await asyncio.sleep(0.5)
-    assert node.service.active.state.absences._since[7] == pytest.approx(since + 4, abs=0.3)
+    assert node.service.active.state.absent_ids._since[7] == pytest.approx(since + 4, abs=0.3)
 
 
 @simulated

@@ -23,7 +23,7 @@ from raftlog.quorum.events import (
     SendFetch,
     VotePersisted,
 )
-from raftlog.quorum.transitions import TRANSITIONS
+from raftlog.quorum.node import TRANSITIONS
 from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -10,9 +10,9 @@ import structlog
 from pyspark.sql import SparkSession
 
 from simulation.agreement.hunted import live_mutated
-from simulation.agreement.lives import Life, live
 from simulation.agreement.mutants import Sight, as_markdown
 from simulation.agreement.replayed import ask, is_disputed
+from simulation.agreement.run_and_export import Life, live
 from simulation.agreement.spliced import audit_spliced
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata.records import record
+from raftlog.plural import counted
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
-from raftlog.wording import counted
 from replay.errors import ReplayError, explain
 from replay.request import JobRequest
 from replay.source import open_export

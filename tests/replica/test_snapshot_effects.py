@@ -12,7 +12,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.quorum import events as ev
-from raftlog.recovery.beginning_anew import beginning_chunk
+from raftlog.recovery.first_chunk import beginning_chunk
 from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2

@@ -22,7 +22,7 @@ def outcome(call: Any, store: PartitionStore) -> object:
         return f"refused: {error}"
 
 
-class Caller:
+class RpcClient:
     """Calls that mostly fit, for it knows where replicas end, and sometimes do not."""
 
     def __init__(self, rng: Random) -> None:
@@ -53,7 +53,7 @@ async def test_both_answer_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rng = Random(f"twins {seed}")
     machines = RocksMachine(tmp_path / "data", monkeypatch), SimMachine()
     stores: list[PartitionStore] = [machine.open()[0] for machine in machines]
-    caller = Caller(rng)
+    caller = RpcClient(rng)
     carried_out = refused = 0
     for step in range(STEPS):
         name, call, key, end = caller.next(1 + step // 50)

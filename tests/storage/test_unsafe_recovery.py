@@ -15,7 +15,7 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.recovery import unsafe_recovery
-from raftlog.recovery.beginning_anew import beginning_chunk
+from raftlog.recovery.first_chunk import beginning_chunk
 from raftlog.recovery.unsafe_recovery import EPOCHS_SKIPPED, examine, recover_unsafely
 from raftlog.storage import log_store
 from raftlog.storage.api import RecoveredLog, VoteState

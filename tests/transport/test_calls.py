@@ -1,4 +1,4 @@
-"""Caller against a scripted link, on virtual time."""
+"""RpcClient against a scripted link, on virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, LinkClosedError
-from raftlog.transport.calls import DEADLINE_GRAIN_S, Caller
+from raftlog.transport.rpc_client import DEADLINE_GRAIN_S, RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run
 
@@ -47,10 +47,10 @@ def response(correlation_id: int) -> controller_pb2.ControllerResponse:
     return controller_pb2.ControllerResponse(correlation_id=correlation_id)
 
 
-def scripted(test: Callable[[Caller, ScriptedTransport], Awaitable[None]], **options: Any) -> None:
+def scripted(test: Callable[[RpcClient, ScriptedTransport], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         transport = ScriptedTransport()
-        await test(Caller(transport, "far:1", Conversation.CONTROLLER, **options), transport)  # type: ignore[arg-type]
+        await test(RpcClient(transport, "far:1", Conversation.CONTROLLER, **options), transport)  # type: ignore[arg-type]
 
     run(main())
 
@@ -62,7 +62,7 @@ def failure(future: asyncio.Future[Any]) -> tuple[ErrorCode, bool]:
 
 
 def test_responses_are_matched_by_id_in_any_order() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         link = ScriptedLink()
         caller.opened(link)
         calls = [caller.call(request(), 1) for _ in range(3)]
@@ -75,7 +75,7 @@ def test_responses_are_matched_by_id_in_any_order() -> None:
 
 
 def test_calls_wait_for_the_link_and_leave_in_order() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         assert not caller.connected
         calls = [caller.call(request(), 1) for _ in range(3)]
         calls[1].cancel()
@@ -89,7 +89,7 @@ def test_calls_wait_for_the_link_and_leave_in_order() -> None:
 
 
 def test_deadlines_of_sent_and_of_waiting_calls() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         loop = asyncio.get_running_loop()
         waiting = caller.call(request(), 0.5)
         with pytest.raises(ApiError, match="was not sent"):
@@ -110,7 +110,7 @@ def test_deadlines_of_sent_and_of_waiting_calls() -> None:
 
 
 def test_each_of_many_calls_ends_by_its_deadline_to_the_grain() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         loop = asyncio.get_running_loop()
         caller.opened(ScriptedLink())
         ends: dict[float, float] = {}
@@ -134,7 +134,7 @@ def test_each_of_many_calls_ends_by_its_deadline_to_the_grain() -> None:
 
 
 def test_answered_calls_leave_no_timer_behind_but_one() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         loop: Any = asyncio.get_running_loop()
         link = ScriptedLink()
         caller.opened(link)
@@ -147,7 +147,7 @@ def test_answered_calls_leave_no_timer_behind_but_one() -> None:
 
 
 def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         first, second = ScriptedLink(), ScriptedLink()
         caller.opened(first)
         sent = caller.call(request(), 5)
@@ -163,7 +163,7 @@ def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not() -> None:
 
 
 def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         first, second = ScriptedLink(), ScriptedLink()
         caller.opened(first)
         caller.closed(first, "gone")
@@ -178,7 +178,7 @@ def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing() -> No
 
 
 def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         first, second = ScriptedLink(), ScriptedLink()
         caller.opened(first)
         first.error = LinkClosedError("just now")
@@ -192,7 +192,7 @@ def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one() -> None
 
 
 def test_a_message_too_large_fails_its_call_alone() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         link = ScriptedLink()
         caller.opened(link)
         link.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
@@ -205,7 +205,7 @@ def test_a_message_too_large_fails_its_call_alone() -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_calls_are_bounded(connected: bool) -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         link = ScriptedLink()
         if connected:
             caller.opened(link)
@@ -217,7 +217,7 @@ def test_calls_are_bounded(connected: bool) -> None:
 
 
 def test_closing_ends_every_call() -> None:
-    async def test(caller: Caller, transport: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, transport: ScriptedTransport) -> None:
         waiting = caller.call(request(), 5)
         caller.close()
         caller.close()
@@ -229,7 +229,7 @@ def test_closing_ends_every_call() -> None:
 
 
 def test_closing_with_calls_in_flight_says_that_they_are_unknown() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         caller.opened(ScriptedLink())
         sent, cancelled = caller.call(request(), 5), caller.call(request(), 5)
         cancelled.cancel()
@@ -240,7 +240,7 @@ def test_closing_with_calls_in_flight_says_that_they_are_unknown() -> None:
 
 
 def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_meanwhile() -> None:
-    async def test(caller: Caller, _: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
         link = ScriptedLink()
         caller.opened(link)
         caller.call(request(), 1)
@@ -260,7 +260,7 @@ def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_mean
 
 
 def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out() -> None:
-    async def test(caller: Caller, transport: ScriptedTransport) -> None:
+    async def test(caller: RpcClient, transport: ScriptedTransport) -> None:
         caller.opened(ScriptedLink())
         caller.call(request(), 1)
         caller.retire()

@@ -21,8 +21,8 @@ from transport_worlds import LIMITS, Recorder, World, connect, echo, request, ru
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport import grpc_env, probe  # noqa: F401  (grpc_env before grpc)
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
-from raftlog.transport.calls import Caller
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
@@ -177,7 +177,7 @@ asyncio.run(main())
     async def scenario(world: World) -> None:
         process, address = await asyncio.to_thread(start, "127.0.0.1:0")
         try:
-            caller = Caller(world.client, address, Conversation.CONTROLLER)
+            caller = RpcClient(world.client, address, Conversation.CONTROLLER)
             assert (await caller.call(request(), 30)).correlation_id == 1
             process.kill()
             await until(lambda: not caller.connected)
@@ -270,11 +270,11 @@ def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(tm
 
     async def scenario(world: World) -> None:
         listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
-        caller = Caller(world.client, listener.address, Conversation.CONTROLLER)
+        caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
         assert (await caller.call(request(), 30)).correlation_id == 1
         for tls in (stranger, None):
             other = GrpcServerTransport(LIMITS, tls=tls)
-            refused = Caller(other, listener.address, Conversation.CONTROLLER)
+            refused = RpcClient(other, listener.address, Conversation.CONTROLLER)
             with pytest.raises(ApiError, match="was not sent"):
                 await refused.call(request(), 0.5)
             assert not refused.connected
@@ -330,14 +330,14 @@ import asyncio, sys, time
 from raftlog.transport.grpc_env import event_engine_cpu_s, event_engine_state
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.api import Conversation
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo, request
 
 async def main():
     server, client = GrpcServerTransport(), GrpcServerTransport()
     listener = await server.listen("127.0.0.1:0", {{Conversation.CONTROLLER: Recorder(echo).accept}})
-    caller = Caller(client, listener.address, Conversation.CONTROLLER)
+    caller = RpcClient(client, listener.address, Conversation.CONTROLLER)
     await caller.call(request(), 60)
     event_engine, process = event_engine_cpu_s(), time.process_time()
     for _ in range(500):
@@ -393,7 +393,7 @@ FORK = """
 import asyncio, subprocess, sys
 from pathlib import Path
 from raftlog.transport.api import Conversation
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo, request
@@ -404,7 +404,7 @@ def alone():
 async def main():
     server, client = GrpcServerTransport(), GrpcServerTransport()
     listener = await server.listen("127.0.0.1:0", {Conversation.CONTROLLER: Recorder(echo).accept})
-    await Caller(client, listener.address, Conversation.CONTROLLER).call(request(), 60)
+    await RpcClient(client, listener.address, Conversation.CONTROLLER).call(request(), 60)
     subprocess.run(["true"], preexec_fn=alone, check=True)
     await client.close()
     await server.close()

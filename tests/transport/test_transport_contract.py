@@ -13,7 +13,7 @@ from transport_worlds import LIMITS, Recorder, World, connect, echo, request, ru
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -350,7 +350,7 @@ def test_a_dialer_closed_while_it_connects_says_nothing(run: Runner) -> None:
 def test_ten_thousand_calls(run: Runner) -> None:
     async def scenario(world: World) -> None:
         listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder(echo).accept})
-        caller = Caller(world.client, listener.address, Conversation.CONTROLLER)
+        caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
         responses = []
         for _ in range(10):
             responses += await asyncio.gather(*(caller.call(request(), 30) for _ in range(1000)))
@@ -364,7 +364,7 @@ def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(r
     async def scenario(world: World) -> None:
         silent = Recorder()
         listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})
-        caller = Caller(world.client, listener.address, Conversation.CONTROLLER)
+        caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
         in_flight = caller.call(request(), 30)
         await until(lambda: silent.ids)
         await listener.close()
@@ -383,7 +383,7 @@ def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(r
 
 def test_a_call_without_a_connection_ends_definite_at_its_deadline(run: Runner) -> None:
     async def scenario(world: World) -> None:
-        caller = Caller(world.client, world.nowhere, Conversation.CONTROLLER)
+        caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
         with pytest.raises(ApiError) as caught:
             await caller.call(request(), 0.05)
         assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)

@@ -186,7 +186,7 @@ import asyncio, random, sys
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 from raftlog.transport.api import Conversation
-from raftlog.transport.calls import Caller
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 class Echo:
@@ -217,7 +217,7 @@ async def main(seed):
     for h in hosts:
         for other in hosts:
             if other != h:
-                clients.add(asyncio.create_task(client(Caller(transports[h], other + ":1", Conversation.CONTROLLER), h + other)))
+                clients.add(asyncio.create_task(client(RpcClient(transports[h], other + ":1", Conversation.CONTROLLER), h + other)))
     for _ in range(30):
         await asyncio.sleep(rng.random())
         one, other = rng.sample(hosts, 2)

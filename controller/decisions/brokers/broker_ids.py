@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from controller.decision import refuse
-from controller.state.absences import Absent
+from controller.state.absent_ids import Absent
 from controller.state.double_roll import heartbeats_off
 from controller.state.id_waits import AwaitedIdError
 from controller.state.state import ControllerState
@@ -90,7 +90,7 @@ class _Asking:
         """
         broker: Broker | None = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left
-        return fenced and self.state.absences.first_session(self.now) and not heartbeats_off(self.state)
+        return fenced and self.state.absent_ids.first_session(self.now) and not heartbeats_off(self.state)
 
     def unheard(self, broker_id: int) -> float | None:
         """For how much longer a broker that counts as present may turn out to be gone: it was not heard from since we ask. None: it was."""
@@ -230,7 +230,7 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         for name, mapping in sorted(image.hostnames.items())
         if mapping.reason != BY_REGISTRATION and name != asking.host
     }
-    absent = state.absences.absent(image, state.sessions.is_alive, asking.now)
+    absent = state.absent_ids.absent(image, state.sessions.is_alive, asking.now)
     if asking.forced:
         away = ", ".join(str(one.broker_id) for one in absent) or "none"
         notes.append(f"a new id is forced (broker.id.generation.force); absent: {away}")

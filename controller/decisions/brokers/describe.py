@@ -40,7 +40,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
         lao_unknown_reason=lao.unknown_reason,
         high_watermark=image.offset + 1,
         held_back_by=lao.held_back_by(),
-        held_back_ms=state.hold_up.held_ms(now),
+        held_back_ms=state.lao_stall.held_ms(now),
         partitions=partitions,
     )
     return Reply(body)

@@ -10,7 +10,7 @@ from controller.effects import Fenced, LeaseGranted, LeaseStopped, Left, Shutdow
 from controller.rules.elections import MAX_REMOVALS, leads_any
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off
-from controller.state.leaving import holds_many
+from controller.state.isr_removals import holds_many
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
@@ -90,7 +90,7 @@ def may_unfence(state: ControllerState, broker: Broker) -> bool:
 
     One that is still being taken out of ISRs is not.
     """
-    if broker.id in state.leaving:
+    if broker.id in state.isr_removals:
         return False
     if heartbeats_off(state):
         return state.lao.may_join(broker.id)

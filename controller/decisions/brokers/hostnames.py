@@ -70,7 +70,7 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
                 endpoint=_endpoint(image, one.broker_id),
                 missing_in_ms=round(one.missing_in_s * 1000),
             )
-            for one in state.absences.absent(image, state.sessions.is_alive, now)
+            for one in state.absent_ids.absent(image, state.sessions.is_alive, now)
         ],
         waiting_brokers=[
             rpc.WaitingBroker(

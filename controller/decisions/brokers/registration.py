@@ -14,7 +14,7 @@ from controller.rules.elections import removals
 from controller.rules.fencing import registration_change
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
 from controller.state.epoch_floor import RETRY_S
-from controller.state.leaving import holds_many
+from controller.state.isr_removals import holds_many
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import UNVOUCHED
@@ -164,7 +164,11 @@ def _check_duplicate(
             "and its session has not ended",
             "broker_id",
         )
-    if holds_many(state.pending, old.id) and not heartbeats_off(state) and (not old.fenced or old.id in state.leaving):
+    if (
+        holds_many(state.pending, old.id)
+        and not heartbeats_off(state)
+        and (not old.fenced or old.id in state.isr_removals)
+    ):
         # All that it is still in changes in the batch of the registration: not while that is too much for one.
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,

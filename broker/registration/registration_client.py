@@ -11,7 +11,7 @@ import structlog
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
 from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
-from broker.registration.registering import LISTENER_NAME, registration_request
+from broker.registration.registration_request import LISTENER_NAME, registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.deadline_timer import DeadlineTimer
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 Answered = Callable[[controller_pb2.ControllerResponse], None]
 
 
-class Membership:
+class RegistrationClient:
     """The shell around a :class:`Lifecycle`; the client becomes its own. Call :meth:`pump` after each stimulus."""
 
     def __init__(

@@ -15,13 +15,13 @@ _ASKED_FOR = (
 )  # fmt: skip
 
 
-class Lives(NamedTuple):
+class BrokerTimelines(NamedTuple):
     """Of the same records: :func:`replay.timelines.brokers` and, those columns that are asked for, :func:`replay.timelines.partitions`."""
 
     brokers: DataFrame
     partitions: DataFrame
 
 
-def lives_of(records: DataFrame, kept: Callable[[DataFrame], DataFrame]) -> Lives:
-    """Lives made of the records. ``kept``: of :func:`replay.rows.keeper`."""
-    return Lives(kept(timelines.brokers(records)), kept(timelines.partitions(records).select(*_ASKED_FOR)))
+def timelines_of(records: DataFrame, kept: Callable[[DataFrame], DataFrame]) -> BrokerTimelines:
+    """BrokerTimelines made of the records. ``kept``: of :func:`replay.rows.keeper`."""
+    return BrokerTimelines(kept(timelines.brokers(records)), kept(timelines.partitions(records).select(*_ASKED_FOR)))

@@ -18,7 +18,7 @@ EVERY_S = 0.5
 TIMEOUT_S = 1.0
 
 
-class IsrAskers:
+class IsrQueries:
     """One of them. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:

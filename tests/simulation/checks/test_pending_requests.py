@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.asked import Asked
+from simulation.checks.pending_requests import Asked
 
 BEAT = pb.ControllerRequest(correlation_id=4, broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1))
 ANSWER = pb.ControllerResponse(correlation_id=4, broker_heartbeat=pb.BrokerHeartbeatResponse())

@@ -15,7 +15,7 @@ UNREACHABLE_FOR_S = 0.5
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 
 
-class Finder:
+class EndpointSelector:
     """The current target among known endpoints, and the pause before a new one is tried.
 
     A hint is followed at once, but each endpoint once only between two pauses: hints that are wrong, or that point at each

@@ -1,4 +1,4 @@
-"""Lives a cluster's life and exports its committed log, as ``raftlog export`` would have done now and then while it lived."""
+"""BrokerTimelines a cluster's life and exports its committed log, as ``raftlog export`` would have done now and then while it lived."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from raftlog.segments.manifest import StateHash
-from simulation.agreement.witness import Sighting, Snapshot, Who, Witness
+from simulation.agreement.sightings import Sighting, Snapshot, Who, Witness
 from simulation.checks.api import Checker
 from simulation.checks.golden import GoldenLog
 from simulation.checks.ledger import Ledger

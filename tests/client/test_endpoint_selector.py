@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from raftlog.client.finder import UNREACHABLE_FOR_S, Finder
+from raftlog.client.endpoint_selector import UNREACHABLE_FOR_S, EndpointSelector
 from raftlog.errors import ConfigError
 
 
-def finder(*endpoints: str) -> Finder:
-    return Finder(endpoints, random.Random(3))
+def finder(*endpoints: str) -> EndpointSelector:
+    return EndpointSelector(endpoints, random.Random(3))
 
 
 def test_begins_with_the_first_and_goes_round() -> None:

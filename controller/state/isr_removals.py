@@ -27,7 +27,7 @@ class _Left(NamedTuple):
     done: int
 
 
-class Leaving:
+class IsrRemovals:
     """Soft state of one controller epoch."""
 
     def __init__(self) -> None:

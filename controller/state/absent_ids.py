@@ -33,7 +33,7 @@ class Absent(NamedTuple):
         return self.missing_in_s <= 0
 
 
-class Absences:
+class AbsentIds:
     """Since when each absent broker has been absent without a break, as far as this controller has seen."""
 
     def __init__(self, adopt_after_s: float, session_timeout_s: float, now: float) -> None:

@@ -69,7 +69,7 @@ def test_it_is_fenced_first_and_no_batch_is_larger_than_the_bound() -> None:
     assert decisions[0].records[0].type == RecordType.BROKER_REGISTRATION_CHANGE
     assert isrs_with(at, 1) == leads(at, 1) == 0
     at.check_invariants()
-    assert not at.active.state.leaving
+    assert not at.active.state.isr_removals
 
 
 def test_a_broker_with_no_more_than_the_bound_is_one_batch() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from raftlog.cli.ask import Answer, ask_quorum
+from raftlog.cli.quorum_queries import Answer, ask_quorum
 from raftlog.cli.session import tls_of_environment
 from raftlog.client.snapshot_footer import fetch_state_hash
 from raftlog.errors import CorruptLogError
@@ -24,7 +24,7 @@ ANSWER_WITHIN_S = 2.0
 _READ_BYTES = 1 << 20
 
 
-class QuorumWitness:
+class StateHashRecorder:
     """Asks all nodes of a running quorum: for the state of their image, and once for that of each of their snapshots."""
 
     def __init__(self, transport: Transport, addresses: Sequence[str], cluster_id: str, generation: int) -> None:

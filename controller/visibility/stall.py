@@ -18,7 +18,7 @@ class HeldBack:
     """Why LAO is unknown; empty if it is known."""
 
 
-class HoldUp:
+class LaoStall:
     """Looks at LAO now and then: one line when it has stood for a second, one each half minute, one when it goes on."""
 
     def __init__(self) -> None:

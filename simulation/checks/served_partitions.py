@@ -36,7 +36,7 @@ class _State(NamedTuple):
     partition_epoch: int
 
 
-class ToldPartitions(Checker):
+class ServedPartitions(Checker):
     """KIP-24, from the answers of brokers."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -13,14 +13,14 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
-from simulation.checks.told_partitions import ToldPartitions
+from simulation.checks.served_partitions import ServedPartitions
 
 T = bytes(15) + b"t"
 
 
 def made() -> tuple[Trace, list[int]]:
     """Brokers 1 to 3; a partition of all of them, led by 1, that 3 leaves, and 3 is fenced; the offsets of these three."""
-    trace = Trace(ToldPartitions, brokers=3)
+    trace = Trace(ServedPartitions, brokers=3)
     trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
     trace.step("c1", ev.BecameLeader(1, (1, 2)))
     for name in ("c2", "c3"):

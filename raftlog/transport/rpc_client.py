@@ -20,7 +20,7 @@ DEADLINE_GRAIN_S = 0.01
 _NEVER = float("inf")
 
 
-class Caller:
+class RpcClient:
     """Calls to one address over one conversation whose items carry a ``correlation_id``.
 
     How a call ends, other than by its response:

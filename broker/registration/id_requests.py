@@ -12,7 +12,7 @@ import structlog
 
 from broker.registration.identity import Ask, IdSeeker
 from broker.registration.lifecycle import NEVER, Exit
-from broker.registration.registering import registration_request
+from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.errors import ApiError
