@@ -23,7 +23,7 @@ from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 
 class Observer(BrokerService):
@@ -38,7 +38,7 @@ class Observer(BrokerService):
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
     """Run them."""
-    transport = GrpcTransport()
+    transport = GrpcServerTransport()
     observers: list[Observer] = []
     for broker_id in range(first_id, first_id + count):
         settings = BrokerSettings(
