@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 
 import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.local import LocalCluster
 
 
 @pytest.fixture
-def at(cluster):
+def at(cluster: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
-def test_quorum_describe(raftlog, cluster, at):
+def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
     ran = raftlog("quorum", "describe", *at, "--json")
     assert ran.code == 0
     assert ran.json["cluster_id"] == cluster.cluster_id
@@ -26,7 +30,7 @@ def test_quorum_describe(raftlog, cluster, at):
     assert "lowest acknowledged offset: " in table
 
 
-def test_quorum_describe_names_who_does_not_answer(raftlog, cluster):
+def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: LocalCluster) -> None:
     dead = "127.0.0.1:1"
     ran = raftlog("quorum", "describe", "--bootstrap-controller", f"{dead},{cluster.bootstrap_controllers}", "--json")
     assert ran.code == 0
@@ -35,7 +39,7 @@ def test_quorum_describe_names_who_does_not_answer(raftlog, cluster):
     assert "refused" in down[0]["failure"]
 
 
-def test_brokers_list(raftlog, cluster, at):
+def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
     ran = raftlog("brokers", "list", *at, "--json")
     assert ran.code == 0
     (broker,) = ran.json["brokers"]
@@ -45,7 +49,7 @@ def test_brokers_list(raftlog, cluster, at):
     assert "active" in raftlog("brokers", "list", *at).out
 
 
-def test_topics_from_creation_to_deletion(raftlog, cluster, at):
+def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog("topics", "create", "a", "b", "-p", 2, "-r", 1, "--acks", "visible", *server, "--json")
     assert made.code == 0, made
@@ -74,7 +78,7 @@ def test_topics_from_creation_to_deletion(raftlog, cluster, at):
     assert (shown["index"], shown["leader"]) == (1, 2)
 
 
-def test_configs_altered_and_described(raftlog, cluster, at):
+def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     changed = raftlog("configs", "alter", "broker", "2", "--set", "log.retention.ms=77", "--acks", "visible", *server)
     assert changed.code == 0, changed
@@ -90,7 +94,9 @@ def test_configs_altered_and_described(raftlog, cluster, at):
     assert (only.code, "would be accepted" in only.out) == (0, True)
 
 
-def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(raftlog, cluster, at):
+def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+) -> None:
     cluster.kill("broker-2", signal.SIGSTOP)
     try:
         ran = raftlog(
@@ -104,7 +110,7 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(raftlog, clust
     cluster.wait_ready(["broker-2"], 120)
 
 
-def test_refused_writes_are_code_1_and_name_the_field(raftlog, at):
+def test_refused_writes_are_code_1_and_name_the_field(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("configs", "alter", "topic", "nope", "--set", "retention.ms=1", *at)
     assert ran.code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in ran.err
@@ -114,7 +120,7 @@ def test_refused_writes_are_code_1_and_name_the_field(raftlog, at):
     assert "topics[0].name" in ran.err
 
 
-def test_a_write_says_where_it_is(raftlog, at):
+def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=1001", *at, "--json")
     assert ran.code == 0
     assert ran.json["write"]["reached"] == "committed"
@@ -131,7 +137,7 @@ def test_a_write_says_where_it_is(raftlog, at):
     assert shown["values"]["log.retention.ms"] == "1001"
 
 
-def test_wrong_settings_are_usage(raftlog, at):
+def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert raftlog("configs", "alter", "broker", "", *at).code == 2
     assert raftlog("configs", "alter", "broker", "", "--set", "novalue", *at).code == 2
     assert raftlog("image", "show", *at, "--entity", "nonsense").code == 2
@@ -141,7 +147,7 @@ def test_wrong_settings_are_usage(raftlog, at):
     assert "the log ends before offset" in ran.err
 
 
-def test_dump_filters_and_prints_for_people(raftlog, at):
+def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("log", "dump", *at, "--type", "leader_change")
     (line,) = [line for line in ran.out.splitlines() if line.split()[0] == "0"]
     assert "LEADER_CHANGE" in line
@@ -153,7 +159,7 @@ def test_dump_filters_and_prints_for_people(raftlog, at):
     assert (ran.code, "--until 5 is not behind --from 5" in ran.err) == (2, True)
 
 
-def test_a_config_key_that_is_none_is_code_1(raftlog, cluster):
+def test_a_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     ran = raftlog("configs", "describe", "broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
@@ -162,7 +168,9 @@ def test_a_config_key_that_is_none_is_code_1(raftlog, cluster):
     assert (ran.code, ran.err.count("UNKNOWN_TOPIC_OR_PARTITION")) == (1, 1)
 
 
-def test_export_dump_and_image_agree_on_every_source(raftlog, cluster, at, tmp_path):
+def test_export_dump_and_image_agree_on_every_source(
+    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str], tmp_path: Path
+) -> None:
     raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=2002", *at)
     exported = tmp_path / "export"
     ran = raftlog("export", exported, *at, "--verify", "--json")
@@ -195,20 +203,20 @@ def test_export_dump_and_image_agree_on_every_source(raftlog, cluster, at, tmp_p
         cluster.wait_leader(120)
 
 
-def test_a_directory_in_use_is_refused(raftlog, cluster):
+def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) -> None:
     ran = raftlog("storage", "info", "-d", cluster.data_path("controller-1"))
     assert ran.code == 2
     assert "in use" in ran.err
 
 
-def test_an_export_that_is_none_is_said(raftlog, tmp_path):
+def test_an_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog("log", "dump", "-e", tmp_path)
     assert ran.code == 1
     assert "is no export" in ran.err
     assert raftlog("log", "dump", "-e", tmp_path, "-d", tmp_path).code == 2
 
 
-def test_kill_and_restart_keeps_what_was_written(raftlog, cluster, at):
+def test_kill_and_restart_keeps_what_was_written(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
     offset = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=3003", *at, "--json").json["write"][
         "offset"
     ]
@@ -221,7 +229,7 @@ def test_kill_and_restart_keeps_what_was_written(raftlog, cluster, at):
     assert dumped["record"]["value"] == "3003"
 
 
-def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog, at):
+def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raftlog, at: tuple[str, str]) -> None:
     status = raftlog("quorum", "describe", "--status", *at)
     assert status.code == 0
     assert "current voters" in status.out
@@ -233,7 +241,7 @@ def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog, at):
     assert document["observers"] == []
 
 
-def test_a_leadership_that_nobody_else_can_take_stays(raftlog, at):
+def test_a_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert raftlog("quorum", "transfer", "--to", 1, "--json", *at).json == {"target_id": 1}
     nobody = raftlog("quorum", "transfer", *at)
     assert nobody.code != 0
@@ -241,7 +249,7 @@ def test_a_leadership_that_nobody_else_can_take_stays(raftlog, at):
     assert "node 9 is no voter" in raftlog("quorum", "transfer", "--to", 9, *at).err
 
 
-def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog, at):
+def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "is no voter" in raftlog("quorum", "remove-voter", "--voter-id", 9, *at).err
     assert "is the last voter" in raftlog("quorum", "remove-controller", "--voter-id", 1, *at).err
     incomplete = raftlog("quorum", "add-voter", "--voter-id", 9, *at)
@@ -250,7 +258,7 @@ def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog, at):
     assert "does not fetch from this leader" in unknown.err
 
 
-def test_what_a_broker_offers(raftlog, cluster):
+def test_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     ran = raftlog("brokers", "api-versions", *server, "--json")
     assert ran.code == 0, ran.err
@@ -262,7 +270,7 @@ def test_what_a_broker_offers(raftlog, cluster):
     assert "DescribeConfigs" in raftlog("brokers", "api-versions", *server).out
 
 
-def test_strict_reads(raftlog, cluster):
+def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog("topics", "create", "strictly-read", "-r", 1, "--acks", "acknowledged", *server, "--json")
     assert made.code == 0, made

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.local import LocalCluster
 
 
 @pytest.fixture
-def at(cluster):
+def at(cluster: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
-def listed(raftlog, at):
+def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in raftlog("cursors", "list", *at, "--json").json["cursors"]}
 
 
-def test_set_list_take_over_and_delete(raftlog, at, cluster):
+def test_set_list_take_over_and_delete(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
     ran = raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "nightly: would be accepted")
     assert listed(raftlog, at) == {}
@@ -40,7 +45,7 @@ def test_set_list_take_over_and_delete(raftlog, at, cluster):
     assert "RESOURCE_NOT_FOUND: there is no cursor nightly" in raftlog("cursors", "delete", "nightly", *at).err
 
 
-def test_all_go_when_asked(raftlog, at):
+def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
     for name in ("a", "b"):
         assert raftlog("cursors", "set", name, 1, *at).code == 0
     assert set(raftlog("cursors", "delete", "--all", "--json", *at).json["cursors"]) == {"a", "b"}
@@ -57,7 +62,7 @@ def test_all_go_when_asked(raftlog, at):
         (["set", "a", 1_000_000_000], "would hold nothing"),
     ],
 )
-def test_what_makes_no_sense(raftlog, at, arguments, says):
+def test_what_makes_no_sense(raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str) -> None:
     ran = raftlog("cursors", *arguments, *at)
     assert ran.code != 0
     assert says in ran.err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from command_lines import Raftlog
 
 from raftlog.cli.export import _telling
 from raftlog.segments.manifest import Manifest
@@ -18,19 +21,21 @@ from raftlog.segments.place import open_place
         (("--follow", "--publish-interval", 0), "--publish-interval"),
     ],
 )
-def test_options_that_do_not_go_together(raftlog, tmp_path, options, why):
+def test_options_that_do_not_go_together(
+    raftlog: Raftlog, tmp_path: Path, options: tuple[object, ...], why: str
+) -> None:
     ran = raftlog("export", tmp_path / "export", *options)
     assert (ran.code, why in ran.err) == (2, True)
     assert not (tmp_path / "export").exists()
 
 
-def test_a_uri_that_nothing_can_open(raftlog):
+def test_a_uri_that_nothing_can_open(raftlog: Raftlog) -> None:
     ran = raftlog("export", "nonsense://bucket/export", "--bootstrap-controller", "127.0.0.1:1")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "nonsense://bucket/export cannot be opened: Protocol not known: nonsense" in ran.err
 
 
-def test_a_publish_of_nothing_new_is_no_line(tmp_path, capsys):
+def test_a_publish_of_nothing_new_is_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Following ends with a publish of what nodes have said; the cursor hears of each."""
     heard: list[int] = []
     tell = _telling(lambda manifest: heard.append(manifest.end_offset), open_place(tmp_path), as_json=False)

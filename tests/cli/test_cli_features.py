@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from command_lines import Raftlog
 
+from raftlog.cli.local import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
 @pytest.fixture
-def at(cluster):
+def at(cluster: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
-def test_describe(raftlog, at):
+def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
     rows = raftlog("features", "describe", *at, "--json").json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("broker.heartbeat.version", 1, 1),
@@ -23,12 +25,12 @@ def test_describe(raftlog, at):
     assert "metadata.version" in raftlog("features", "describe", *at).out
 
 
-def test_an_upgrade_to_what_is_finalized_changes_nothing(raftlog, at):
+def test_an_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("features", "upgrade", f"metadata.version={LATEST_METADATA_VERSION}", *at)
     assert (ran.code, ran.out.strip()) == (0, f"metadata.version={LATEST_METADATA_VERSION}: was finalized already")
 
 
-def test_what_cannot_be_says_why(raftlog, at):
+def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("features", "upgrade", "metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 import typer
+from command_lines import Raftlog
 from typer.testing import CliRunner
 
 from raftlog.cli.main import GROUP, build
@@ -44,7 +45,7 @@ NEED_NO_EXAMPLE = {("config", "keys"), ("storage", "random-uuid")}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_teaches_with_examples(raftlog, command):
+def test_help_teaches_with_examples(raftlog: Raftlog, command: tuple[str, ...]) -> None:
     ran = raftlog(*command, "--help")
     assert ran.code == 0
     assert ran.out.startswith("Usage: ")
@@ -57,24 +58,24 @@ def test_help_teaches_with_examples(raftlog, command):
 @pytest.mark.parametrize(
     "command", [()] + [command for command in COMMANDS if command not in NEED_NO_EXAMPLE], ids=" ".join
 )
-def test_help_says_the_exit_codes(raftlog, command):
+def test_help_says_the_exit_codes(raftlog: Raftlog, command: tuple[str, ...]) -> None:
     assert "Exit codes: 0 done" in raftlog(*command, "--help").out
 
 
-def test_top_level_lists_every_group(raftlog):
+def test_top_level_lists_every_group(raftlog: Raftlog) -> None:
     out = raftlog("--help").out
     for group in sorted({command[0] for command in COMMANDS}):
         assert f"\n  {group} " in out
 
 
-def test_version(raftlog):
+def test_version(raftlog: Raftlog) -> None:
     assert raftlog("--version").out.startswith("raftlog ")
 
 
 @pytest.mark.parametrize(
     "arguments", [["nope"], ["quorum", "nope"], ["log", "dump", "--from", "x"], ["config", "check"]]
 )
-def test_wrong_usage_is_code_2(raftlog, arguments):
+def test_wrong_usage_is_code_2(raftlog: Raftlog, arguments: list[str]) -> None:
     ran = raftlog(*arguments)
     assert ran.code == 2
     assert ran.err
@@ -84,7 +85,7 @@ def plugin(name: str, value: str) -> EntryPoint:
     return EntryPoint(name=name, value=value, group=GROUP)
 
 
-def test_a_plugin_that_cannot_be_imported_says_what_to_install():
+def test_a_plugin_that_cannot_be_imported_says_what_to_install() -> None:
     app = build(
         [plugin("replay", "no_such_module.cli:register [replay]"), plugin("config", "raftlog.cli.config:register")]
     )
@@ -102,12 +103,12 @@ def register_probe(app: typer.Typer) -> None:
         typer.echo("here")
 
 
-def test_a_plugin_brings_its_commands():
+def test_a_plugin_brings_its_commands() -> None:
     app = build([plugin("probe", f"{__name__}:register_probe")])
     assert CliRunner().invoke(app, ["probe"]).output == "here\n"
 
 
-def test_building_the_command_line_again_adds_nothing():
+def test_building_the_command_line_again_adds_nothing() -> None:
     def commands() -> dict[str | None, int]:
         return {group.name: len(group.typer_instance.registered_commands) for group in build().registered_groups}
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.local import LocalCluster
 from raftlog.errors import ErrorCode
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.unary import ERROR_METADATA_KEY
@@ -14,15 +18,15 @@ import grpc  # isort: skip
 
 
 @pytest.fixture
-def at(cluster):
+def at(cluster: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
-def listed(raftlog, at):
+def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     return {one["hostname"]: one for one in raftlog("hostnames", "list", *at, "--json").json["hostnames"]}
 
 
-def test_a_broker_that_registered_is_listed(raftlog, at, cluster):
+def test_a_broker_that_registered_is_listed(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, at)["127.0.0.1"]
     assert one["mapping"] == {"version": 0, "broker.id": broker.node_id}
@@ -32,7 +36,7 @@ def test_a_broker_that_registered_is_listed(raftlog, at, cluster):
     assert broker.endpoint in shown
 
 
-def test_set_compare_and_delete(raftlog, at):
+def test_set_compare_and_delete(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("hostnames", "set", "New.Example.", 77, "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "New.Example.: would be accepted")
     assert "new.example" not in listed(raftlog, at)
@@ -47,7 +51,7 @@ def test_set_compare_and_delete(raftlog, at):
     assert "RESOURCE_NOT_FOUND" in raftlog("hostnames", "delete", "new.example", *at).err
 
 
-def test_a_broker_forwards_an_edit(raftlog, at, cluster):
+def test_a_broker_forwards_an_edit(raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster) -> None:
     assert raftlog("hostnames", "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint).code == 0
     assert listed(raftlog, at)["fwd.example"]["mapping"]["broker.id"] == 5
     assert raftlog("hostnames", "delete", "fwd.example", *at).code == 0
@@ -62,13 +66,13 @@ def test_a_broker_forwards_an_edit(raftlog, at, cluster):
         (["set", "a b", 1], "is no host:"),
     ],
 )
-def test_what_makes_no_sense(raftlog, at, arguments, says):
+def test_what_makes_no_sense(raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str) -> None:
     ran = raftlog("hostnames", *arguments, *at)
     assert ran.code != 0
     assert says in ran.err
 
 
-def test_unary(cluster):
+def test_unary(cluster: LocalCluster) -> None:
     with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
         stub = controller_pb2_grpc.ControllerStub(channel)
         change = controller_pb2.HostnameAlteration(hostname="unary.example", broker_id=9, expected_offset=-1)
@@ -91,7 +95,7 @@ def test_unary(cluster):
         assert common_pb2.Error.FromString(data).field == "broker_id"
 
 
-def test_all_mappings_go_when_asked(raftlog, at):
+def test_all_mappings_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert raftlog("hostnames", "set", "x.example", 5, *at).code == 0
     names = set(listed(raftlog, at))
     ran = raftlog("hostnames", "delete", "--all", "--json", *at)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from command_lines import Raftlog
 
 from raftlog.client import committed_image, leader_isrs
 from raftlog.client.leader_isrs import LeaderAnswer
@@ -66,7 +67,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
     return script
 
 
-def test_agreement_is_seen_at_once(raftlog, scripted) -> None:
+def test_agreement_is_seen_at_once(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     looks = scripted(leader(1), committed=image(1))
     ran = raftlog("partitions", "isr", "--compare", *AT, "--json")
     assert ran.code == 0, ran
@@ -79,7 +80,7 @@ def test_agreement_is_seen_at_once(raftlog, scripted) -> None:
     assert ran.json["lasting"] == 0
 
 
-def test_a_difference_of_a_moment_is_waited_for(raftlog, scripted) -> None:
+def test_a_difference_of_a_moment_is_waited_for(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
     ran = raftlog("partitions", "isr", "t", "--compare", *AT)
     assert ran.code == 0, ran
@@ -89,7 +90,9 @@ def test_a_difference_of_a_moment_is_waited_for(raftlog, scripted) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_difference_that_lasts_is_found(raftlog, scripted, as_json: bool) -> None:
+def test_a_difference_that_lasts_is_found(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]], as_json: bool
+) -> None:
     scripted(leader(0), committed=image(1, isr=(1,)))
     began = time.monotonic()
     ran = raftlog("partitions", "isr", "--compare", "--moment", MOMENT_S, *AT, *(["--json"] if as_json else []))
@@ -105,13 +108,13 @@ def test_a_difference_that_lasts_is_found(raftlog, scripted, as_json: bool) -> N
         assert "(lasting)" in ran.out
 
 
-def test_a_topic_that_is_not_there(raftlog, scripted) -> None:
+def test_a_topic_that_is_not_there(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     scripted(leader(0), committed=image(0))
     ran = raftlog("partitions", "isr", "nope", "--compare", *AT)
     assert ran.code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION: nope" in ran.err
 
 
-def test_whom_to_ask_must_be_said(raftlog) -> None:
+def test_whom_to_ask_must_be_said(raftlog: Raftlog) -> None:
     assert raftlog("partitions", "isr", "--compare").code == 2
     assert raftlog("partitions", "isr").code == 2

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from command_lines import Raftlog
 
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.partition_names import assignments, broker_ids, partition_name, plan_of, read_plan
@@ -14,7 +16,7 @@ from raftlog.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory) -> Iterator[LocalCluster]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A controller, node 1, and brokers 2, 3 and 4."""
     made = LocalCluster(tmp_path_factory.mktemp("three") / "c", controllers=1, brokers=3)
     made.generate()
@@ -29,23 +31,23 @@ def three(tmp_path_factory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def at(three):
+def at(three: LocalCluster) -> tuple[str, str]:
     return "--bootstrap-controller", three.bootstrap_controllers
 
 
 @pytest.fixture
-def through(three):
+def through(three: LocalCluster) -> tuple[str, str]:
     """Writes through a broker."""
     return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
 
 
-def shown(raftlog, through, name):
+def shown(raftlog: Raftlog, through: tuple[str, str], name: str) -> dict[int, tuple[int, list[int]]]:
     rows = raftlog("topics", "describe", name, "--read", "latest", *through, "--json").json["partitions"]
     return {row["partition"]: (row["leader_id"], row["replicas"]) for row in rows}
 
 
 @pytest.mark.nightly
-def test_topics_are_placed_by_hand_and_grow(raftlog, at, through):
+def test_topics_are_placed_by_hand_and_grow(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
     made = raftlog("topics", "create", "grown", "--replica-assignment", "2:3,3:2", "--acks", "visible", *through)
     assert made.code == 0, made
     assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
@@ -65,7 +67,9 @@ def test_topics_are_placed_by_hand_and_grow(raftlog, at, through):
 
 
 @pytest.mark.nightly
-def test_replicas_that_go_at_once_and_the_way_back(raftlog, at, through, tmp_path):
+def test_replicas_that_go_at_once_and_the_way_back(
+    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str], tmp_path: Path
+) -> None:
     assert raftlog("topics", "create", "moved", "--replica-assignment", "2:3,3:4", *at).code == 0
     ran = raftlog("partitions", "reassign", "moved:0=3", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
@@ -85,7 +89,7 @@ def test_replicas_that_go_at_once_and_the_way_back(raftlog, at, through, tmp_pat
     assert "INVALID_REPLICA_ASSIGNMENT" in several.err
 
 
-def test_leaders_are_elected_on_request(raftlog, at, through):
+def test_leaders_are_elected_on_request(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
     assert raftlog("topics", "create", "led", "--replica-assignment", "2:3,3:2", *at).code == 0
     # Another order makes another preferred leader, and moves nobody by itself.
     assert raftlog("partitions", "reassign", "led:0=3,2", "--acks", "visible", *at).code == 0
@@ -109,7 +113,9 @@ def test_leaders_are_elected_on_request(raftlog, at, through):
 
 
 @pytest.mark.nightly
-def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(raftlog, three, at, through):
+def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
+    raftlog: Raftlog, three: LocalCluster, at: tuple[str, str], through: tuple[str, str]
+) -> None:
     """The last test that needs broker 4: it is killed, and unregistered."""
     assert raftlog("topics", "create", "waits", "--replica-assignment", "2:3,3:2", *at).code == 0
     three.kill("broker-4", signal.SIGKILL)
@@ -149,7 +155,7 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(raftlog, three, at
     assert "controller 1" in raftlog("cluster", "describe", *through).out
 
 
-def test_lists_and_warnings(raftlog, at, through):
+def test_lists_and_warnings(raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]) -> None:
     assert raftlog("topics", "create", "listed", *at).code == 0
     for option, items, expected in (("--append", "compact", "delete,compact"), ("--subtract", "delete", "compact")):
         ran = raftlog(
@@ -188,12 +194,12 @@ def test_lists_and_warnings(raftlog, at, through):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog, arguments):
+def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog: Raftlog, arguments: tuple[str, ...]) -> None:
     ran = raftlog("partitions", *arguments, "--bootstrap-controller", "127.0.0.1:1", "--timeout", 1)
     assert ran.code == 2, ran
 
 
-def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path):
+def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert partition_name("a.b-c:12") == ("a.b-c", 12)
     assert broker_ids("4, 5,6") == [4, 5, 6]
     assert assignments("1:2:3,2") == [[1, 2, 3], [2]]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
+from command_lines import Raftlog
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
@@ -22,18 +24,18 @@ controller.quorum.voters = ["1@127.0.0.1:9093"]
 
 
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path: Path) -> Path:
     path = tmp_path / "node.toml"
     path.write_text(CONTROLLER)
     return path
 
 
-def test_random_uuid(raftlog):
+def test_random_uuid(raftlog: Raftlog) -> None:
     first, second = (uuid.UUID(raftlog("storage", "random-uuid").out.strip()) for _ in range(2))
     assert first != second
 
 
-def test_format_and_info(raftlog, config, tmp_path):
+def test_format_and_info(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     made = raftlog("storage", "format", "-c", config, "--json")
     assert made.code == 0
     assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == ("C", 1, str(tmp_path / "data"))
@@ -44,13 +46,13 @@ def test_format_and_info(raftlog, config, tmp_path):
     assert "directory id" in raftlog("storage", "info", "-c", config).out
 
 
-def test_format_with_options(raftlog, tmp_path):
+def test_format_with_options(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog("storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d")
     assert ran.code == 0
     assert "node 7 of cluster C" in ran.out
 
 
-def test_format_twice_is_refused_unless_asked_to_ignore(raftlog, config):
+def test_format_twice_is_refused_unless_asked_to_ignore(raftlog: Raftlog, config: Path) -> None:
     directory_id = raftlog("storage", "format", "-c", config, "--json").json["directory_id"]
     again = raftlog("storage", "format", "-c", config)
     assert again.code == 2
@@ -59,7 +61,7 @@ def test_format_twice_is_refused_unless_asked_to_ignore(raftlog, config):
     assert (ignored.code, ignored.json["directory_id"]) == (0, directory_id)
 
 
-def test_format_of_another_nodes_directory_is_refused(raftlog, config):
+def test_format_of_another_nodes_directory_is_refused(raftlog: Raftlog, config: Path) -> None:
     raftlog("storage", "format", "-c", config)
     ran = raftlog("storage", "format", "-c", config, "--set", "cluster.id=D", "--ignore-formatted")
     assert ran.code == 2
@@ -76,13 +78,13 @@ def test_format_of_another_nodes_directory_is_refused(raftlog, config):
         (("-c", "/none.toml"), "cannot read /none.toml"),
     ],
 )
-def test_format_says_what_is_missing(raftlog, arguments, words):
+def test_format_says_what_is_missing(raftlog: Raftlog, arguments: tuple[str, ...], words: str) -> None:
     ran = raftlog("storage", "format", *arguments)
     assert ran.code == 2
     assert words in ran.err
 
 
-def test_info_of_an_unformatted_directory(raftlog, tmp_path):
+def test_info_of_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog("storage", "info", "-d", tmp_path)
     assert ran.code == 2
     assert "is not formatted" in ran.err
@@ -100,7 +102,7 @@ def test_info_of_an_unformatted_directory(raftlog, tmp_path):
         ("exported", "it is an export"),
     ],
 )
-def test_who_reads_a_log_is_told_where_one_is(raftlog, tmp_path, name, words):
+def test_who_reads_a_log_is_told_where_one_is(raftlog: Raftlog, tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "manifest.json").touch()
@@ -122,7 +124,7 @@ def test_who_reads_a_log_is_told_where_one_is(raftlog, tmp_path, name, words):
     assert not (tmp_path / "new").exists()
 
 
-def test_config_check_lists_all_mistakes(raftlog, config):
+def test_config_check_lists_all_mistakes(raftlog: Raftlog, config: Path) -> None:
     config.write_text(CONTROLLER + 'nonsense = 1\nlog.level = "loud"\n')
     ran = raftlog("config", "check", config)
     assert ran.code == 2
@@ -131,7 +133,7 @@ def test_config_check_lists_all_mistakes(raftlog, config):
     assert "log.level = 'loud'" in ran.err
 
 
-def test_config_check_shows_what_is_in_force(raftlog, config, monkeypatch):
+def test_config_check_shows_what_is_in_force(raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAFTLOG_LOG_LEVEL", "debug")
     values = raftlog("config", "check", config, "--json").json
     assert values["log.level"] == "debug"
@@ -139,7 +141,7 @@ def test_config_check_shows_what_is_in_force(raftlog, config, monkeypatch):
     assert "without mistakes" in raftlog("config", "check", config).out
 
 
-def test_config_keys(raftlog):
+def test_config_keys(raftlog: Raftlog) -> None:
     rows = raftlog("config", "keys", "--json").json
     by_key = {row["key"]: row for row in rows}
     assert by_key["broker.session.timeout.ms"]["default"] == "9000"
@@ -147,13 +149,13 @@ def test_config_keys(raftlog):
     assert "node.id" in raftlog("config", "keys").out
 
 
-def test_a_node_of_the_wrong_role_says_which_command(raftlog, config):
+def test_a_node_of_the_wrong_role_says_which_command(raftlog: Raftlog, config: Path) -> None:
     ran = raftlog("broker", "run", "-c", config)
     assert ran.code == 2
     assert "raftlog controller run" in ran.err
 
 
-def test_a_node_on_an_unformatted_directory_says_so(config):
+def test_a_node_on_an_unformatted_directory_says_so(config: Path) -> None:
     # In a process of its own: a node takes the process's signals.
     command = [sys.executable, "-m", "raftlog.cli", "controller", "run", "-c", str(config)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -176,30 +178,30 @@ DIRECTORIES = [str(uuid.UUID(int=number)) for number in range(3)]
 
 
 @pytest.fixture
-def dynamic(tmp_path):
+def dynamic(tmp_path: Path) -> Path:
     path = tmp_path / "node.toml"
     path.write_text(DYNAMIC)
     return path
 
 
-def test_a_configured_set_needs_no_word(raftlog, config, tmp_path):
+def test_a_configured_set_needs_no_word(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     assert raftlog("storage", "format", "-c", config).code == 0
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
 
-def test_standalone_names_the_node_itself_with_its_directory(raftlog, dynamic, tmp_path):
+def test_standalone_names_the_node_itself_with_its_directory(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     made = raftlog("storage", "format", "-c", dynamic, "--standalone", "--release-version", 1, "--json")
     assert made.code == 0
     own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
     assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
 
 
-def test_a_joining_node_names_nobody(raftlog, dynamic, tmp_path):
+def test_a_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     assert raftlog("storage", "format", "-c", dynamic, "--no-initial-controllers").code == 0
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
-def test_initial_controllers_give_the_node_its_directory(raftlog, dynamic, tmp_path):
+def test_initial_controllers_give_the_node_its_directory(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     listed = f"2@h2:1:{DIRECTORIES[2]}, 1@127.0.0.1:9093:{DIRECTORIES[1]}"
     made = raftlog("storage", "format", "-c", dynamic, "--initial-controllers", listed, "--json")
     assert made.code == 0
@@ -208,7 +210,7 @@ def test_initial_controllers_give_the_node_its_directory(raftlog, dynamic, tmp_p
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
-def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog, config, tmp_path):
+def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     assert raftlog("storage", "format", "-c", config, "--no-initial-controllers").code == 0
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
@@ -230,14 +232,16 @@ def test_a_voters_new_disk_is_formatted_as_one_that_joins(raftlog, config, tmp_p
         ),
     ],
 )
-def test_a_beginning_that_makes_no_sense_formats_nothing(raftlog, dynamic, tmp_path, options, complaint):
+def test_a_beginning_that_makes_no_sense_formats_nothing(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: list[str], complaint: str
+) -> None:
     ran = raftlog("storage", "format", "-c", dynamic, *options)
     assert ran.code == 2
     assert complaint in ran.err
     assert not (tmp_path / "data").exists()
 
 
-def test_standalone_needs_to_know_where_the_node_listens(raftlog, tmp_path):
+def test_standalone_needs_to_know_where_the_node_listens(raftlog: Raftlog, tmp_path: Path) -> None:
     ran = raftlog(
         "storage", "format", "--cluster-id", "C", "--node-id", 7, "--directory", tmp_path / "d", "--standalone"
     )
@@ -245,7 +249,9 @@ def test_standalone_needs_to_know_where_the_node_listens(raftlog, tmp_path):
     assert "where it listens" in ran.err
 
 
-def test_format_and_info_take_the_configuration_of_the_environment(raftlog, tmp_path, monkeypatch):
+def test_format_and_info_take_the_configuration_of_the_environment(
+    raftlog: Raftlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As `controller run` does: in a container there is often no file."""
     for variable, value in {
         "RAFTLOG_PROCESS_ROLES": "controller",

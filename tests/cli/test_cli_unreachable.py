@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from command_lines import Raftlog
 
 TIMEOUT_S = 0.5
 GENEROUS_S = 20
@@ -30,14 +33,14 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def silent():
+def silent() -> Iterator[str]:
     """A port that accepts connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture(scope="module")
-def dead():
+def dead() -> Iterator[str]:
     """A port that nobody listens on, and that nobody gets meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -48,7 +51,15 @@ def dead():
 @pytest.mark.parametrize(
     ("command", "option"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
 )
-def test_unreachable_is_code_4_within_the_timeout(raftlog, request, monkeypatch, tmp_path, command, option, kind):
+def test_unreachable_is_code_4_within_the_timeout(
+    raftlog: Raftlog,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: tuple[str, ...],
+    option: str,
+    kind: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     address = request.getfixturevalue(kind)
     began = time.monotonic()
@@ -62,7 +73,7 @@ def test_unreachable_is_code_4_within_the_timeout(raftlog, request, monkeypatch,
 @pytest.mark.parametrize(
     ("command", "option"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
 )
-def test_no_address_is_code_2_and_says_how_to_give_one(raftlog, command, option):
+def test_no_address_is_code_2_and_says_how_to_give_one(raftlog: Raftlog, command: tuple[str, ...], option: str) -> None:
     if option == "server" and command[:2] in {("topics", "create"), ("topics", "delete")}:
         option = "controller"  # without either, a write goes to the controller
     ran = raftlog(*command)
@@ -71,13 +82,13 @@ def test_no_address_is_code_2_and_says_how_to_give_one(raftlog, command, option)
     assert f"RAFTLOG_BOOTSTRAP_{option.upper()}" in ran.err
 
 
-def test_a_malformed_address_is_named(raftlog):
+def test_a_malformed_address_is_named(raftlog: Raftlog) -> None:
     ran = raftlog("brokers", "list", "--bootstrap-controller", "127.0.0.1")
     assert ran.code == 2
     assert "--bootstrap-controller: '127.0.0.1' is not host:port" in ran.err
 
 
-def test_addresses_from_the_environment(raftlog, monkeypatch, dead):
+def test_addresses_from_the_environment(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", dead)
     monkeypatch.setenv("RAFTLOG_TIMEOUT", "0.3")
     ran = raftlog("brokers", "list")
@@ -85,7 +96,7 @@ def test_addresses_from_the_environment(raftlog, monkeypatch, dead):
     assert dead in ran.err
 
 
-def test_incomplete_tls_names_what_is_missing(raftlog, monkeypatch, dead):
+def test_incomplete_tls_names_what_is_missing(raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
     monkeypatch.setenv("RAFTLOG_TLS_CA_FILE", "ca.pem")
     ran = raftlog("brokers", "list", "--bootstrap-controller", dead)
     assert ran.code == 2

@@ -61,14 +61,18 @@ class FakeReader:
         return read_span([(0, self.chunk)], offset, until, max_bytes)
 
 
+def opened(reader: Any) -> DirectoryLog:
+    return DirectoryLog(reader)
+
+
 def test_only_what_is_proven_is_exported(tmp_path: Path) -> None:
-    source = DirectoryLog(FakeReader())
+    source = opened(FakeReader())
     assert (source.high_watermark, source.end_offset) == (2, 4)
     assert export(source, tmp_path).end_offset == 2
 
 
 def test_all_of_it_is_exported_on_the_operators_word(tmp_path: Path) -> None:
-    source = DirectoryLog(FakeReader())
+    source = opened(FakeReader())
     source.assume_committed()
     assert export(source, tmp_path).end_offset == 4
 
@@ -78,7 +82,7 @@ def test_an_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -
     reader = FakeReader()
     expected = reader.image(last)
     reader.begin_late(1, 1, 2, 3)
-    found = fold(DirectoryLog(reader), last)
+    found = fold(opened(reader), last)
     assert (found.offset, found.state_hash) == (last, expected.state_hash)
     assert expected.state_hash != reader.image(last - 1).state_hash
 
@@ -87,18 +91,18 @@ def test_a_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     with pytest.raises(ConfigError, match="offset 1: the oldest state that is still there is the one at offset 2"):
-        fold(DirectoryLog(reader), 1)
+        fold(opened(reader), 1)
 
 
 def test_what_a_snapshot_holds_is_committed(tmp_path: Path) -> None:
     reader = FakeReader()
     reader.begin_late(2, 2, 3)
-    source = DirectoryLog(reader)
+    source = opened(reader)
     assert source.high_watermark == 3
     summary = export(source, tmp_path)
     assert (summary.history_begin, summary.end_offset) == (2, 3)
     assert begins_late(source) == "history begins at offset 2: what was before was dropped after a snapshot"
-    assert begins_late(DirectoryLog(FakeReader())) == ""
+    assert begins_late(opened(FakeReader())) == ""
 
 
 def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
@@ -111,15 +115,15 @@ def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
         batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=True) for i, m in enumerate(messages)
     )
     reader.end_offset = 1
-    assert DirectoryLog(reader).high_watermark == 1
+    assert opened(reader).high_watermark == 1
     reader.end_offset = 2
-    assert DirectoryLog(reader).high_watermark == 0
+    assert opened(reader).high_watermark == 0
 
 
 def test_an_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
-    export(DirectoryLog(reader), tmp_path)
+    export(opened(reader), tmp_path)
     with pytest.raises(ConfigError, match="begins at offset 2"):
         fold(ExportLog(tmp_path), None)
 

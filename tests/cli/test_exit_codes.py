@@ -38,12 +38,14 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
     ids=lambda value: str(value) if isinstance(value, Exit) else type(value).__name__,
 )
-def test_exit_code(error, code):
+def test_exit_code(error: Exception, code: Exit) -> None:
     assert exit_code(error) is code
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_a_disk_error_that_nobody_has_named_is_one_line(monkeypatch, capsys, number):
+def test_a_disk_error_that_nobody_has_named_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/data/x")
 
@@ -55,7 +57,7 @@ def test_a_disk_error_that_nobody_has_named_is_one_line(monkeypatch, capsys, num
     assert said == f"raftlog: the disk failed: can't use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
 
 
-def test_other_errors_of_the_system_are_defects(monkeypatch):
+def test_other_errors_of_the_system_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EPIPE + 1000, "x")
 

@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ from raftlog.storage.meta_file import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 
-def test_generate_writes_valid_configurations_and_formats(tmp_path):
+def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=2, settings={"broker.session.timeout.ms": 5000})
     cluster.generate()
     assert [node.name for node in cluster.nodes] == [
@@ -40,7 +42,7 @@ def test_generate_writes_valid_configurations_and_formats(tmp_path):
     assert load_config(cluster.config_path("controller-1"), environment={}).settings.broker_session_timeout_ms == 5000
 
 
-def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path):
+def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path: Path) -> None:
     first = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     first.generate()
     second = LocalCluster(tmp_path / "c")
@@ -52,7 +54,7 @@ def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path):
         second.node("broker-9")
 
 
-def test_base_port(tmp_path):
+def test_base_port(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500)
     cluster.generate()
     added = cluster.add_broker()
@@ -60,14 +62,14 @@ def test_base_port(tmp_path):
     assert {added.port, added.http_port} == {20504, 20505}
 
 
-def test_free_ports_are_different_and_free():
+def test_free_ports_are_different_and_free() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", ports[0]))
 
 
-def test_a_node_that_ends_at_once_is_told_with_its_log(tmp_path):
+def test_a_node_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     path = cluster.config_path("controller-1")
@@ -87,20 +89,20 @@ DEAF = [
 ]
 
 
-def wait_until(condition) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path):
+def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     daemons.start("sleeper", SLEEPER, dict(os.environ))
     daemons.start("deaf", DEAF, dict(os.environ))
     wait_until(lambda: "deaf" in daemons.tail("deaf"))
-    pids = [daemons.pid("sleeper"), daemons.pid("deaf")]
-    assert None not in pids
+    pids = [pid for pid in (daemons.pid("sleeper"), daemons.pid("deaf")) if pid is not None]
+    assert len(pids) == 2
     assert daemons.stop(["sleeper", "deaf"], 1.0) == ["deaf"]
     assert [daemons.pid("sleeper"), daemons.pid("deaf")] == [None, None]
     for pid in pids:
@@ -109,7 +111,7 @@ def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path):
     assert not list(tmp_path.glob("*.pid"))
 
 
-def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_path):
+def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_path: Path) -> None:
     ours = Daemons(tmp_path)
     pid = ours.start("sleeper", SLEEPER, dict(os.environ))
     theirs = Daemons(tmp_path)
@@ -119,7 +121,7 @@ def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_pat
     assert theirs.pid("sleeper") is None
 
 
-def test_a_reused_pid_is_not_ours(tmp_path):
+def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     (tmp_path / "other.pid").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
     assert daemons.pid("other") is None
@@ -128,7 +130,7 @@ def test_a_reused_pid_is_not_ours(tmp_path):
     assert daemons.pid("broken") is None
 
 
-def test_a_leader_that_is_no_node_of_the_directory(tmp_path, monkeypatch):
+def test_a_leader_that_is_no_node_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Voters can be added by hand: the cluster is up, whoever leads it."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
@@ -139,14 +141,16 @@ def test_a_leader_that_is_no_node_of_the_directory(tmp_path, monkeypatch):
         cluster.wait_leader(1)
 
 
-def test_starting_a_quorum_leaves_it_running_whoever_leads(tmp_path, monkeypatch, capsys):
+def test_starting_a_quorum_leaves_it_running_whoever_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What it started must not be stopped because a voter leads that it does not know."""
     leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
     monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),)))
     monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
     monkeypatch.setattr(LocalCluster, "ready", lambda self, name, timeout_s=1.0: (True, ""))
     stopped: list[str] = []
-    monkeypatch.setattr(LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names) or [])
+    monkeypatch.setattr(LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names))
     start_quorum(nodes=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
     assert "controller 9 leads cluster" in capsys.readouterr().out

@@ -93,7 +93,7 @@ def reader(transport: Any, *bootstrap: str, timeout_s: float = 60.0) -> LogReade
 CHUNKS = {0: chunk(0, 4) + chunk(4, 1), 5: chunk(5, 4)}
 
 
-async def test_chunks_until_the_high_watermark():
+async def test_chunks_until_the_high_watermark() -> None:
     log = reader(FakeTransport(a=leader(CHUNKS)), "a")
     info = await log.info()
     assert (info.cluster_id, info.generation, info.high_watermark) == ("C", 3, 9)
@@ -102,7 +102,7 @@ async def test_chunks_until_the_high_watermark():
     assert [data async for data in log.chunks(5, 5)] == []
 
 
-async def test_a_hint_is_followed_and_only_one_link_is_kept():
+async def test_a_hint_is_followed_and_only_one_link_is_kept() -> None:
     transport = FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER, "b"), b=leader(CHUNKS))
     log = reader(transport, "a")
     assert (await log.info()).high_watermark == 9
@@ -113,7 +113,7 @@ async def test_a_hint_is_followed_and_only_one_link_is_kept():
     assert transport.open == 0
 
 
-async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again():
+async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again() -> None:
     answers = iter([leader(CHUNKS, high_watermark=-1), leader(CHUNKS)])
 
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
@@ -123,7 +123,7 @@ async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again():
     assert (await log.info()).high_watermark == 9
 
 
-async def test_a_broken_link_in_the_middle_goes_on_elsewhere():
+async def test_a_broken_link_in_the_middle_goes_on_elsewhere() -> None:
     asked: list[int] = []
 
     def breaks(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
@@ -137,13 +137,13 @@ async def test_a_broken_link_in_the_middle_goes_on_elsewhere():
     assert transport.dialled == ["a", "b"]
 
 
-async def test_an_address_without_a_link_is_passed_over():
+async def test_an_address_without_a_link_is_passed_over() -> None:
     transport = FakeTransport(b=leader(CHUNKS))
     assert (await reader(transport, "a", "b").info()).high_watermark == 9
     assert transport.dialled == ["a", "b"]
 
 
-async def test_corrupt_and_misplaced_chunks_are_refused_by_offset():
+async def test_corrupt_and_misplaced_chunks_are_refused_by_offset() -> None:
     damaged = CHUNKS[5][:-1] + b"x"
     with pytest.raises(CorruptLogError) as caught:
         await reader(FakeTransport(a=leader({5: damaged})), "a").read(5)
@@ -152,13 +152,13 @@ async def test_corrupt_and_misplaced_chunks_are_refused_by_offset():
         await reader(FakeTransport(a=leader({5: chunk(6, 1)})), "a").read(5)
 
 
-async def test_other_errors_are_raised_as_they_are():
+async def test_other_errors_are_raised_as_they_are() -> None:
     with pytest.raises(ApiError) as caught:
         await reader(FakeTransport(a=refuse(ErrorCode.INCONSISTENT_GENERATION)), "a").info()
     assert caught.value.code is ErrorCode.INCONSISTENT_GENERATION
 
 
-async def test_nobody_leads_in_time():
+async def test_nobody_leads_in_time() -> None:
     log = reader(FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER)), "a", timeout_s=0.05)
     with pytest.raises(ApiError, match="no active controller answered in time; asked a") as caught:
         await log.info()
@@ -176,13 +176,13 @@ def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapsho
         return response
 
     async def main() -> None:
-        reader = LogReader(FakeTransport(a=answer), ["a"], rng=random.Random(1))
-        info = await reader.info()
+        log = reader(FakeTransport(a=answer), "a")
+        info = await log.info()
         assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
         with pytest.raises(BelowLogStartError, match="the log begins at offset 5: 4 lies before that") as failure:
-            await reader.read(4)
+            await log.read(4)
         assert (failure.value.code, failure.value.snapshot_id) == (ErrorCode.OFFSET_OUT_OF_RANGE, SnapshotId(7, 2))
-        assert await reader.read(5) == chunk(5, 1)
-        reader.close()
+        assert await log.read(5) == chunk(5, 1)
+        log.close()
 
     asyncio.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_lines import Raftlog
 
 from raftlog.aliases import OLD_NAMES, with_old_name
 from raftlog.errors import ApiError, ErrorCode
@@ -28,5 +29,5 @@ def test_an_error_has_both_names() -> None:
     assert with_old_name("broker epoch") == "broker epoch (KIP-343: incarnation id)"
 
 
-def test_help_has_the_old_name_of_what_it_shows(raftlog) -> None:
+def test_help_has_the_old_name_of_what_it_shows(raftlog: Raftlog) -> None:
     assert "incarnation id" in " ".join(raftlog("brokers", "list", "--help").out.split())

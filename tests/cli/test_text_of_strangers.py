@@ -127,7 +127,8 @@ class Planted:
 def test_commands_that_read_a_log(raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool) -> None:
     @contextmanager
     def planted(*_: object) -> Iterator[Any]:
-        yield DirectoryLog(Planted())
+        there: Any = Planted()
+        yield DirectoryLog(there)
 
     monkeypatch.setattr(log, "open_log", planted)
     monkeypatch.setattr(image, "open_log", planted)
@@ -141,7 +142,7 @@ def test_commands_that_read_a_log(raftlog: Any, monkeypatch: Any, command: tuple
         assert rf"rack={SEEN}" in ran.out
 
 
-ANSWERS = {
+ANSWERS: dict[tuple[str, ...], Any] = {
     ("brokers", "list"): controller_pb2.DescribeBrokersResponse(
         brokers=[controller_pb2.DescribedBroker(broker_id=1, endpoint=EVIL, rack=EVIL, reason=EVIL)],
         lowest_acknowledged_offset=-1,

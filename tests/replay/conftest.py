@@ -1,45 +1,9 @@
-"""One Spark for all tests of the directory: it takes seconds to start."""
+"""What every test of the directory may ask for, and which of them have what they need."""
 
-from __future__ import annotations
-
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
-import pytest
 from browser import find_browser
-from pyspark.sql import SparkSession
+from spark_runs import replay, spark
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
-
-from replay.request import JobRequest
-from replay.runner import compute
-from replay.session import build_session, expect_records
-
-Replay = Callable[..., Any]
+__all__ = ["collect_ignore", "replay", "spark"]
 
 # Without a browser there is nothing to say of how a page looks; what it is, test_report_page.py says anywhere.
 collect_ignore = [] if find_browser() else ["test_report_browser.py"]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    # A few hundred rows: planning and compiling queries would take most of the time.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        session = build_session("raftlog tests")
-    expect_records(session, 0)
-    session.conf.set("spark.sql.shuffle.partitions", "2")
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="session")
-def replay(spark: SparkSession) -> Replay:
-    """Run a job on an export, as the command line would, and return its result."""
-
-    def run(job: str, directory: Path, **options: Any) -> Any:
-        return compute(spark, JobRequest(job=job, export=str(directory), **options))
-
-    return run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Replay
 from outage_story import HOUR_MS, OutageStory
+from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb

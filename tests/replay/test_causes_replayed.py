@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Replay
 from old_texts import OLD, OldLog, Story
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from spark_runs import Replay
 
 from controller.rules import fencing
 from raftlog.metadata.causes import OLD_TEXTS, SHUT_DOWN, Cause

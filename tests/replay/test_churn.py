@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Replay
 from outage_story import OutageStory
+from spark_runs import Replay
 
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export

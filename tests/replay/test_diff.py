@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Replay
 from log_history import LogHistory
 from rich.console import Console
+from spark_runs import Replay
 
 from raftlog.segments.export import export
 from replay.differences import field_changes, raw, words

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from audited_log import AuditedLog
-from conftest import Replay
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from spark_runs import Replay
 
 from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
@@ -175,8 +176,9 @@ def stays(log: AuditedLog) -> Found:
     leads_on = log.append(log.standing(5, fenced=True), pb.NoOpRecord())
     log.delete_topic("alone")
     log.set_fenced(5, fenced=False)
-    return [("INACTIVE_IN_ISR", offset, 2) for offset in (fenced, replaced, unregistered)] + [
-        ("INACTIVE_IN_ISR", leads_on, 5)
+    return [
+        *(("INACTIVE_IN_ISR", offset, 2) for offset in (fenced, replaced, unregistered)),
+        ("INACTIVE_IN_ISR", leads_on, 5),
     ]
 
 
@@ -444,7 +446,7 @@ def _moves(log: AuditedLog) -> None:
     """A proposal that completes a reassignment hands the leadership to one who has just come in."""
     log.topic("moving", [1, 2])
     log.change("moving", replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1])
-    done = {"replicas": [3, 2], "adding_replicas": [], "removing_replicas": [], "leader": 3}
+    done: dict[str, Any] = {"replicas": [3, 2], "adding_replicas": [], "removing_replicas": [], "leader": 3}
     log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, **done)
     log.delete_topic("moving")
     log.topic("moving", [1, 2])

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from conftest import Replay
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
+from spark_runs import Replay
 
 from raftlog import batch
 from raftlog.metadata.records import record

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Replay
+from spark_runs import Replay
 from typer.testing import CliRunner
 
 from raftlog import batch

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import Replay
 from log_history import LogHistory
+from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Replay
+from spark_runs import Replay
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import Replay
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
+from spark_runs import Replay
 
 from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Replay
 from log_history import LogHistory
+from spark_runs import Replay
 
 from raftlog.segments.export import export
 from replay.differences import words
@@ -47,7 +48,7 @@ def test_findings_are_limited_and_counted(replay: Replay, tmp_path: Path) -> Non
 # --- history -------------------------------------------------------------------------------------------------------
 
 
-def values(result: history.HistoryResult) -> list[tuple[int, str, object, object]]:
+def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
     return [
         (change.offset, change.principal, json.loads(bytes(change.before)), json.loads(bytes(change.after)))
         for change in result.changes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import Replay
 from log_history import CLUSTER_ID, LogHistory
+from spark_runs import Replay
 from tiers import in_gate
 
 from raftlog.metadata.entities import format_hash

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Replay
 from incident_history import BEGIN_MS, BROKERS, two_hours
 from pyspark.sql import SparkSession
+from spark_runs import Replay
 
 from raftlog.segments.export import export
 from replay.report.incidents import find_incidents

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Replay
 from pyspark.sql import SparkSession
+from spark_runs import Replay
 from test_replay_lao import Story
 from typer.testing import CliRunner, Result
 

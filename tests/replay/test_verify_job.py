@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Replay
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from rich.console import Console
+from spark_runs import Replay
 
 from raftlog import batch
 from raftlog.metadata.entities import format_hash
@@ -207,13 +207,13 @@ def test_through_a_uri(replay: Replay, spark: SparkSession, history: LogHistory,
     assert hadoop_uri(spark, uri) is None
     assert hadoop_uri(spark, "nonsense://x") is None
     assert hadoop_uri(spark, "file:///x") == "file:///x"
-    result = replay("summary", uri)  # type: ignore[arg-type]
+    result = replay("summary", uri)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
-    assert replay("verify", uri, partitions=2).passed  # type: ignore[arg-type]
+    assert replay("verify", uri, partitions=2).passed
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
     with pytest.raises(ExportError, match="is corrupt") as caught:
-        replay("state", f"simplecache::file://{copy}")  # type: ignore[arg-type]
+        replay("state", f"simplecache::file://{copy}")
     assert f"{segment.file} (offsets 0 to" in str(caught.value)
 
 

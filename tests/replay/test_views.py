@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Replay
 from log_history import LogHistory
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from rich.console import Console
+from spark_runs import Replay
 
 from raftlog.segments.errors import ExportError
 from raftlog.segments.export import export
