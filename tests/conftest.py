@@ -72,7 +72,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-class Together(LoadScopeScheduling):
+class Together(LoadScopeScheduling):  # type: ignore[misc]
     """A file's tests stay in one worker, as they share its fixtures, and so do those of some directories.
 
     Not ``--dist loadgroup``: that of pytest-xdist 3.8 names groups in a way that pytest 9.2 does not see, and so makes none.

@@ -58,13 +58,13 @@ def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
 
 def test_the_reference_is_what_the_code_says() -> None:
     """``scripts/reference`` writes it anew."""
-    command = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
+    command: list[str | Path] = [sys.executable, ROOT / "scripts" / "reference.py", "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path]
+    command: list[str | Path] = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", tmp_path]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert built.returncode == 0, built.stdout + built.stderr

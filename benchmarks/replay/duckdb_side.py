@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -30,7 +31,7 @@ def main(directory: str, wanted: list[str]) -> None:
     def ask(text: str) -> list[list[str]]:
         return answer(database.execute(for_duckdb(text)).fetchall())
 
-    perform({n: (lambda text=text: ask(text)) for n, text in QUESTIONS.items() if not wanted or n in wanted})
+    perform({n: (partial(ask, text)) for n, text in QUESTIONS.items() if not wanted or n in wanted})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def meanings() -> dict[str, str]:
     """Of each code: the text below it in its class."""
     body = next(node for node in ast.parse(inspect.getsource(ErrorCode)).body if isinstance(node, ast.ClassDef)).body
     return {
-        code.targets[0].id: text.value.value
+        ast.unparse(code.targets[0]): ast.literal_eval(text.value)
         for code, text in pairwise(body)
         if isinstance(code, ast.Assign) and isinstance(text, ast.Expr)
     }

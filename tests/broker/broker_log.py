@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -79,7 +81,7 @@ class LogMaker:
         )
         return epoch
 
-    def change(self, broker_id: int, broker_epoch: int, **fields: object) -> bytes:
+    def change(self, broker_id: int, broker_epoch: int, **fields: Any) -> bytes:
         return self.append(
             rec.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, reason="test", **fields)
         )

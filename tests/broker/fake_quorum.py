@@ -14,7 +14,7 @@ from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Process
-from raftlog.transport.api import Conversation, Link
+from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -59,7 +59,10 @@ class Quorum:
 
     async def up(self, host: str) -> None:
         node = Node(self, host)
-        acceptors = {Conversation.CONTROLLER: node.accept, Conversation.OBSERVER: node.accept}
+        acceptors: dict[Conversation, Acceptor] = {
+            Conversation.CONTROLLER: node.accept,
+            Conversation.OBSERVER: node.accept,
+        }
         await self.network.transport_for(host).listen(f"{host}:1", acceptors)
 
     def elect(self, host: str | None) -> None:
@@ -258,7 +261,7 @@ class Cluster:
     """Controllers, brokers and clients of one test."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: Any = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(11))
         self.quorum = Quorum(self.network)
         self.brokers: dict[int, BrokerService] = {}

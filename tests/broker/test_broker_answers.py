@@ -25,6 +25,11 @@ class Narrow:
         self.room -= 1
         self.sent.append(message)
 
+    peer = "narrow"
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
 
 def test_an_answer_too_large_is_an_error_of_its_request() -> None:
     link = Narrow(1)

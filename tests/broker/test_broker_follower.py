@@ -26,7 +26,8 @@ class HandLink:
     """A link whose other end is the test."""
 
     def __init__(self, transport: HandTransport, address: str) -> None:
-        self.transport, self.peer, self.sent, self.open = transport, address, [], True
+        self.transport, self.peer, self.open = transport, address, True
+        self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
         if not self.open:
@@ -37,6 +38,11 @@ class HandLink:
         if self.open:
             self.open = False
             asyncio.get_running_loop().call_soon(self.transport.handler.closed, self, reason)
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
 
 
 class HandDialer:
@@ -109,16 +115,16 @@ class Stage:
 
     def reply(self, *, link: HandLink | None = None, **fields: Any) -> None:
         """Answer with what is committed, unless the test says otherwise."""
-        fields = {
+        committed: dict[str, Any] = {
             "controller_epoch": 1,
             "cluster_id": CLUSTER,
             "leader_id": 1,
             "high_watermark": self.log.end,
             "lowest_acknowledged_offset": -1,
             "records": self.log.since(self.view.applied + 1),
-        } | fields
+        }
         target = link or self.link
-        self.follower.received(target, [pb.MetadataFetchResponse(**fields)])
+        self.follower.received(target, [pb.MetadataFetchResponse(**committed | fields)])
 
     def refuse(self, code: ErrorCode, **fields: Any) -> None:
         error = common_pb2.Error(error_code=code, error_message="no")
@@ -130,7 +136,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: int) -> None:
+def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
     async def main() -> None:
         stage = await Stage(**kwargs).begin()
         await test(stage)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def seeker(now: float = 10.0) -> IdSeeker:
     return IdSeeker(timeout_ms=60_000, retry_backoff_min_ms=100, rng=random.Random(1), now=now)
 
 
-def refusal(code: ErrorCode, **fields: object) -> ApiError:
+def refusal(code: ErrorCode, **fields: Any) -> ApiError:
     return ApiError(code, "because", **fields)
 
 
@@ -133,10 +134,12 @@ def test_what_somebody_has_to_decide_is_said_at_once(code: ErrorCode) -> None:
     one = seeker()
     one.poll(10.0)
     one.failed(refusal(code, outcome_unknown=True), 10.0)
-    assert one.result is None
+    results = [one.result]
     one.failed(refusal(code), 11.0)
-    assert isinstance(one.result, Exit)
-    assert not one.result.clean
+    results.append(one.result)
+    assert results[0] is None
+    assert isinstance(results[1], Exit)
+    assert not results[1].clean
     assert "because" in one.result.reason
 
 

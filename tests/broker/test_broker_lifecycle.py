@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from broker_log import LogMaker
 
-from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Heartbeat, Lifecycle, Register, State
+from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register, State
 from broker.settings import LifecycleSettings
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 
@@ -17,15 +18,25 @@ EPOCH = 5
 class Life:
     """A lifecycle with a clock and an image of its own."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.now = 100.0
         self.settings = LifecycleSettings(**settings)
         self.it = Lifecycle(self.settings, broker_id=ME, incarnation_id=MINE, rng=random.Random(1), now=self.now)
 
-    def poll(self):
+    def poll(self) -> Register | Heartbeat | None:
         return self.it.poll(self.now)
 
-    def advance(self) -> object:
+    def state(self) -> State:
+        """As it is now, whatever was asserted of it before."""
+        return self.it.state
+
+    def unfenced(self) -> bool:
+        return self.it.unfenced
+
+    def exit(self) -> Exit | None:
+        return self.it.exit
+
+    def advance(self) -> Register | Heartbeat | None:
         """To the next deadline; what is to be sent then."""
         assert self.it.next_deadline != NEVER
         self.now = max(self.now, self.it.next_deadline)
@@ -46,7 +57,7 @@ class Life:
         fenced: bool = True,
         gone: bool = False,
         heartbeats: bool = True,
-    ):
+    ) -> None:
         log = LogMaker()
         while log.end < epoch:
             log.leader()
@@ -74,16 +85,16 @@ class Life:
 
 def test_from_initial_to_active() -> None:
     life = Life()
-    assert life.it.state is State.INITIAL
+    assert life.state() is State.INITIAL
     assert "not registered" in life.it.why_fenced(life.now)
     assert life.poll() == Register(-1)
     assert life.poll() is None, "one in flight"
     life.it.registered(EPOCH, life.now)
-    assert life.it.state is State.INACTIVE
+    assert life.state() is State.INACTIVE
     assert life.poll() == Heartbeat(EPOCH, False, State.ACTIVE)
     life.ok()
     life.image(EPOCH + 1, fenced=False)
-    assert life.it.state is State.ACTIVE
+    assert life.state() is State.ACTIVE
     assert life.it.why_fenced(life.now) == ""
 
 
@@ -91,22 +102,22 @@ def test_unfenced_is_read_off_the_own_image_and_epoch_only() -> None:
     life = Life().registered()
     life.ok()
     life.image(EPOCH - 1, epoch=2, incarnation="old", fenced=False)
-    assert not life.it.unfenced, "the old incarnation's registration"
+    assert not life.unfenced(), "the old incarnation's registration"
     life.image(EPOCH, fenced=True)
-    assert not life.it.unfenced
+    assert not life.unfenced()
     life.image(EPOCH + 3, fenced=False)
-    assert life.it.unfenced
+    assert life.unfenced()
     life.image(EPOCH + 4, fenced=True)
-    assert life.it.state is State.INACTIVE
+    assert life.state() is State.INACTIVE
 
 
 def test_an_image_that_is_ahead_of_the_registrations_answer() -> None:
     life = Life()
     life.poll()
     life.image(EPOCH + 2, fenced=False)
-    assert not life.it.unfenced
+    assert not life.unfenced()
     life.it.registered(EPOCH, life.now)
-    assert life.it.unfenced
+    assert life.unfenced()
 
 
 def test_heartbeats_keep_their_interval_with_jitter() -> None:
@@ -141,7 +152,7 @@ def test_registration_is_retried_and_then_given_up_with_the_last_reason() -> Non
     while action is not None:
         attempts += 1
         life.fail(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
-        assert life.it.state is State.INITIAL
+        assert life.state() is State.INITIAL
         action = life.advance()
     assert attempts > 3
     assert life.now - begun == pytest.approx(5.0)
@@ -173,7 +184,7 @@ def test_an_unknown_outcome_of_a_registration_is_retried() -> None:
     life = Life()
     life.poll()
     life.fail(ErrorCode.INVALID_REQUEST, unknown=True)
-    assert life.it.exit is None
+    assert life.exit() is None
     assert life.advance() == Register(-1)
 
 
@@ -200,7 +211,7 @@ def test_self_fencing_and_recovery() -> None:
     assert not life.it.self_fenced(life.now)
     life.now = sent_at + 12.1
     assert life.it.self_fenced(life.now)
-    assert life.it.state is State.ACTIVE, "its image still says so"
+    assert life.state() is State.ACTIVE, "its image still says so"
     assert "no controller reached" in life.it.why_fenced(life.now)
     assert isinstance(life.poll(), Heartbeat)
     life.ok()
@@ -236,7 +247,7 @@ def test_stale_epoch_fences_at_once_and_waits_for_the_image() -> None:
     life.advance()
     life.fail(ErrorCode.STALE_BROKER_EPOCH)
     assert life.it.self_fenced(life.now)
-    assert life.it.exit is None, "the image does not show yet why"
+    assert life.exit() is None, "the image does not show yet why"
     assert isinstance(life.advance(), Heartbeat), "never a registration on the word of a reply alone"
 
 
@@ -271,14 +282,14 @@ def test_an_image_older_than_the_registration_decides_nothing() -> None:
     life = Life().registered()
     life.image(EPOCH - 2, gone=True)
     life.image(EPOCH - 1, epoch=3, incarnation="predecessor")
-    assert life.it.exit is None
+    assert life.exit() is None
 
 
 def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() -> None:
     life = Life().active()
     life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation=MINE)
-    assert life.it.exit is None
-    assert life.it.state is State.INITIAL
+    assert life.exit() is None
+    assert life.state() is State.INITIAL
     assert life.poll() == Register(EPOCH)
 
 
@@ -288,7 +299,7 @@ def test_another_generation_is_registered_in_anew() -> None:
     life.it.generation_seen(0, life.now)
     life.active().advance()
     life.it.generation_seen(1, life.now)
-    assert life.it.state is State.INITIAL
+    assert life.state() is State.INITIAL
     assert life.it.self_fenced(life.now)
     life.ok()  # of the heartbeat that was in flight: means nothing any more
     assert life.it.self_fenced(life.now)
@@ -307,13 +318,14 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
     assert isinstance(life.poll(), Heartbeat)
     life.ok()
     # The new log is read from its beginning: there stands this registration, fenced, unfenced, even gone.
-    for offset, fields in ((EPOCH, {}), (EPOCH + 1, {"fenced": False}), (EPOCH + 49, {"gone": True})):
+    told: list[tuple[int, dict[str, Any]]] = [(EPOCH, {}), (EPOCH + 1, {"fenced": False}), (EPOCH + 49, {"gone": True})]
+    for offset, fields in told:
         life.image(offset, **fields)
-        assert life.it.exit is None
-        assert life.it.state is State.INACTIVE
+        assert life.exit() is None
+        assert life.state() is State.INACTIVE
         assert life.it.why_fenced(life.now)
     life.image(EPOCH + 50, fenced=False)
-    assert life.it.state is State.ACTIVE
+    assert life.state() is State.ACTIVE
     assert life.it.why_fenced(life.now) == ""
     assert isinstance(life.poll(), Heartbeat), "that it has come so far is told at once"
 
@@ -357,11 +369,11 @@ def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch
 def test_controlled_shutdown() -> None:
     life = Life().active()
     life.it.stop(life.now)
-    assert life.it.state is State.STOPPING
+    assert life.state() is State.STOPPING
     assert life.it.why_fenced(life.now) == "", "it serves until it is let go"
     assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
     life.ok()
-    assert life.it.exit is None
+    assert life.exit() is None
     before = life.now
     assert isinstance(life.advance(), Heartbeat)
     assert life.now - before <= 0.1
@@ -373,7 +385,7 @@ def test_should_shut_down_means_nothing_to_who_did_not_ask() -> None:
     life = Life().active()
     life.advance()
     life.ok(should_shut_down=True)
-    assert life.it.exit is None
+    assert life.exit() is None
 
 
 def test_controlled_shutdown_is_bounded() -> None:
@@ -416,7 +428,7 @@ def without_heartbeats() -> Life:
 
 def test_below_the_level_a_broker_neither_heartbeats_nor_fences_itself() -> None:
     life = without_heartbeats()
-    assert life.it.state is State.ACTIVE
+    assert life.state() is State.ACTIVE
     assert life.it.next_deadline == NEVER
     life.now += 3600
     life.it.hasten(life.now)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
@@ -9,6 +11,8 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 CLUSTER = "c-1"
+
+TOPIC_KEYS = config_keys(2) or {}
 
 
 def cluster() -> LogMaker:
@@ -46,7 +50,8 @@ def test_a_fenced_leader_is_no_leader() -> None:
 
 def test_metadata_carries_no_isr() -> None:
     """KIP-24: neither by a field of its own, anywhere in the answer, nor through any other field."""
-    seen, names = [pb.MetadataResponse.DESCRIPTOR], set()
+    seen: list[Any] = [pb.MetadataResponse.DESCRIPTOR]
+    names: set[str] = set()
     for message in seen:
         names |= {field.name for field in message.fields}
         seen += [field.message_type for field in message.fields if field.message_type not in (None, *seen)]
@@ -104,8 +109,8 @@ def test_topic_configs_are_what_was_set_and_defaults() -> None:
     result = describe(log, 2, "ant")
     values = {c.name: (c.value, c.config_source, c.is_default) for c in result.configs}
     assert values["retention.ms"] == ("5", reads.DYNAMIC_TOPIC, False)
-    assert values["segment.bytes"] == (config_keys(2)["segment.bytes"].default, reads.DEFAULT, True)
-    assert list(values) == sorted(config_keys(2))
+    assert values["segment.bytes"] == (TOPIC_KEYS["segment.bytes"].default, reads.DEFAULT, True)
+    assert list(values) == sorted(TOPIC_KEYS)
     assert [c.name for c in describe(log, 2, "ant", "segment.bytes", "no.such").configs] == ["segment.bytes"]
 
 
@@ -118,7 +123,7 @@ def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_ke
     values = {c.name: (c.value, c.config_source, c.is_default) for c in describe(log, 2, "ant").configs}
     assert values["retention.ms"] == ("6", reads.DYNAMIC_DEFAULT_BROKER, False)
     assert values["min.insync.replicas"] == ("9", reads.DYNAMIC_TOPIC, False)
-    assert list(values) == sorted(config_keys(2)), "nothing under a broker's name"
+    assert list(values) == sorted(TOPIC_KEYS), "nothing under a broker's name"
 
 
 def test_a_brokers_own_config_hides_the_cluster_wide_one() -> None:

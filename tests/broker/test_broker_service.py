@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
@@ -20,7 +22,7 @@ from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 
-async def failure(awaitable: object) -> ApiError:
+async def failure(awaitable: Awaitable[object]) -> ApiError:
     with pytest.raises(ApiError) as error:
         await awaitable
     return error.value
@@ -30,7 +32,7 @@ def names(response: pb.BrokerResponse) -> list[str]:
     return [topic.name for topic in response.metadata.topics]
 
 
-async def describe(client) -> pb.DescribeBrokerResponse:
+async def describe(client: Any) -> pb.DescribeBrokerResponse:
     return (await client.read(pb.DescribeBrokerRequest())).describe_broker
 
 
@@ -129,8 +131,8 @@ def test_each_fetch_says_what_has_been_applied() -> None:
             offset = cluster.quorum.commit(
                 rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)), rec.NoOpRecord()
             )
-            await cluster.until(lambda offset=offset: broker.image.offset == offset)
-            await cluster.until(lambda offset=offset: fetches[-1].applied_offset == offset)
+            await cluster.until(partial(lambda at: broker.image.offset == at, offset))
+            await cluster.until(partial(lambda at: fetches[-1].applied_offset == at, offset))
         for fetch in fetches:
             assert fetch.applied_offset == fetch.fetch_offset - 1, "what it asks for follows what it has applied"
         # Records come in parts: the first part is applied and said while the high watermark is far above it.
@@ -533,7 +535,8 @@ class Images:
 def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
-        images = broker.data = Images()
+        images: Any = Images()
+        broker.data = images
         cluster.quorum.commit(rec.NoOpRecord())
         last = cluster.quorum.log.last
         await cluster.until(lambda: images.offsets[-1:] == [last])

@@ -50,7 +50,7 @@ class Controllers:
 
     async def up(self) -> None:
         for host in HOSTS:
-            acceptors = {
+            acceptors: dict[Conversation, Any] = {
                 Conversation.OBSERVER: lambda link, host=host: Handler(lambda link, m: self.fetch(host, link, m)),
                 Conversation.SNAPSHOT: lambda link, host=host: Handler(lambda link, m: self.snapshot(host, link, m)),
             }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from broker_log import LogMaker
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.metadata.view import View
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.fold import FoldError
+from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.wire.records.v1 import records_pb2 as rec
 
@@ -30,8 +32,20 @@ def member(max_bytes: int = BIG) -> tuple[View, LogMaker, int]:
     return view, log, epoch
 
 
-def value(image) -> str | None:
+def value(image: Image | None) -> str | None:
+    assert image is not None
     return (image.configs.get((4, "")) or {}).get("retention.ms")
+
+
+def repeatable(view: View) -> Image | None:
+    """It changes with every step: what was asserted of it before says nothing."""
+    return view.repeatable
+
+
+def set_to(log: LogMaker, text: str) -> int:
+    """Where the configuration says so."""
+    log.config(text)
+    return log.last
 
 
 def test_empty() -> None:
@@ -43,7 +57,7 @@ def test_empty() -> None:
 
 def test_repeatable_is_the_image_at_the_told_lao_and_latest_the_tip() -> None:
     view, log, _ = member()
-    at = [log.config(str(n)) and log.last for n in range(5)]
+    at = [set_to(log, str(n)) for n in range(5)]
     apply(view, log)
     assert view.hear(1, at[1], log.end)
     assert value(view.repeatable) == "1"
@@ -71,8 +85,8 @@ def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
     for n in range(3):
         log.config(str(n))
     view.hear(1, log.last, log.end)
-    assert view.ahead
-    assert view.repeatable is None
+    assert bool(view.ahead)
+    assert repeatable(view) is None
     assert view.told == told
     apply(view, log)
     assert not view.ahead
@@ -105,14 +119,14 @@ def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
     apply(view, log)
     view.hear(1, 1, log.end)
     assert view.told == 1
-    assert view.repeatable is None, "not unfenced yet"
+    assert repeatable(view) is None, "not unfenced yet"
     log.epoch = 2
     log.leader(2)
     log.unfence(ME, epoch)
     apply(view, log)
     view.hear(2, -1, log.end)
     assert view.told == 1, "it is still reported"
-    assert view.repeatable is None, "told by epoch 1, unfenced by epoch 2"
+    assert repeatable(view) is None, "told by epoch 1, unfenced by epoch 2"
     view.hear(2, 1, log.end)
     assert view.repeatable.offset == 1
     assert view.hear(3, -1, log.end)
@@ -122,13 +136,13 @@ def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
 def test_fenced_and_unfenced_within_one_chunk_is_noticed() -> None:
     view, log, epoch = member()
     view.hear(1, view.applied, log.end)
-    assert view.repeatable is not None
+    assert repeatable(view) is not None
     log.fence(ME, epoch)
     log.epoch = 2
     log.leader(2)
     log.unfence(ME, epoch)
     apply(view, log)
-    assert view.repeatable is None
+    assert repeatable(view) is None
     view.hear(2, view.applied, log.end)
     assert view.repeatable.offset == view.applied
 
@@ -210,7 +224,7 @@ def test_memory_bound_keeps_both_ends_and_says_so() -> None:
     view, log, _ = member(max_bytes=30_000)
     view.hear(1, view.applied, log.end)
     base = view.applied
-    while not view.backpressure:
+    while not bool(view.backpressure):
         log.config("x" * 200)
         apply(view, log)
         assert view.repeatable.offset == base
@@ -237,7 +251,7 @@ def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
     log.unfence(ME, epoch)
     apply(view, log)
     view.hear(1, 3, log.end)
-    assert view.repeatable is None, "what LAO 3 shows was given up: unknown rather than wrong"
+    assert repeatable(view) is None, "what LAO 3 shows was given up: unknown rather than wrong"
     view.hear(1, view.applied, log.end)
     assert view.repeatable is view.tip
 
@@ -253,7 +267,7 @@ def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
     ),
     st.sampled_from([1, 20_000, BIG]),
 )
-def test_any_history_of_chunks_and_laos(steps: list[tuple[str, object]], max_bytes: int) -> None:
+def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes: int) -> None:
     """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is what it says."""
     view, log, _ = member(max_bytes)
     view.hear(1, view.applied, log.end)
@@ -294,7 +308,7 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, object]], max_byt
 
 def test_a_snapshot_becomes_the_view_and_the_log_goes_on_behind_it() -> None:
     view, log, epoch = member()
-    at = [log.config(str(n)) and log.last for n in range(6)]
+    at = [set_to(log, str(n)) for n in range(6)]
     assert view.install(log.image(at[3]))
     assert (view.applied, value(view.tip), view.bytes_kept) == (at[3], "3", 0)
     assert view.registration is not None
@@ -320,13 +334,13 @@ def test_a_snapshot_at_or_below_what_is_applied_is_refused(back: int) -> None:
 
 def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> None:
     view, log, _ = member()
-    at = [log.config(str(n)) and log.last for n in range(6)]
+    at = [set_to(log, str(n)) for n in range(6)]
     apply(view, log, until=at[1] + 1)
     view.hear(1, at[1], log.end)
     assert (view.told, value(view.repeatable)) == (at[1], "1")
     assert view.install(log.image(at[4]))
     assert view.told == at[1]
-    assert view.repeatable is None, "the image at LAO is gone, and a newer one is not what was acknowledged"
+    assert repeatable(view) is None, "the image at LAO is gone, and a newer one is not what was acknowledged"
     view.hear(1, at[2], log.end)
     assert (view.told, view.repeatable) == (at[2], None)
     view.hear(1, at[1], log.end)
@@ -337,7 +351,7 @@ def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> Non
 
 def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
     view, log, _ = member()
-    at = [log.config(str(n)) and log.last for n in range(4)]
+    at = [set_to(log, str(n)) for n in range(4)]
     view.hear(1, at[3], log.end)
     assert view.ahead
     assert view.install(log.image(at[3]))
@@ -351,7 +365,7 @@ def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:
     log.leader()
     view.hear(4, log.last, log.end)
     assert view.install(log.image(log.last))
-    assert view.repeatable is None
+    assert repeatable(view) is None
     view.hear(5, log.last, log.end)
     assert view.repeatable is view.tip
 
@@ -361,7 +375,7 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
     log.fence(ME, epoch)
     view.install(log.image(log.last))
     view.hear(1, log.last, log.end)
-    assert view.repeatable is None
+    assert repeatable(view) is None
 
 
 def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_them() -> None:
@@ -369,19 +383,19 @@ def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_
     view, log, _ = member()
     assert view.hear(1, log.last, log.end)
     assert view.repeatable is not None
-    assert view.heartbeats
+    assert bool(view.heartbeats)
     levels = {"metadata.version": 3, "lao.version": 0}
     log.append(*[rec.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()])
     apply(view, log)
-    assert not view.heartbeats
-    assert view.repeatable is None
+    assert not bool(view.heartbeats)
+    assert repeatable(view) is None
     log.append(rec.FeatureLevelRecord(name="broker.heartbeat.version", feature_level=1))
     apply(view, log)
     raised = log.last
     assert view.heartbeats
-    assert view.repeatable is None
+    assert repeatable(view) is None
     assert view.hear(1, raised - 1, log.end)
-    assert view.repeatable is None
+    assert repeatable(view) is None
     assert view.hear(1, raised, log.end)
     assert view.repeatable is not None
     assert view.repeatable.offset == raised

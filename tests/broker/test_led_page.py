@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -41,12 +42,16 @@ class Replicas:
         return pb.LedPartition(topic_id=one.topic_id, partition_index=one.partition_index, error_code=error)
 
 
+def _led_page(replicas: Any, request: pb.BrokerMetadataRequest, now: float) -> pb.BrokerMetadataResponse:
+    return led_page(replicas, request, now)
+
+
 def all_pages(replicas: Replicas, limit: int = 0) -> list[pb.BrokerMetadataResponse]:
     request = pb.BrokerMetadataRequest(response_partition_limit=limit)
-    pages = [led_page(replicas, request, 1.0)]
+    pages = [_led_page(replicas, request, 1.0)]
     while pages[-1].HasField("next_cursor"):
         request = pb.BrokerMetadataRequest(response_partition_limit=limit, cursor=pages[-1].next_cursor)
-        pages.append(led_page(replicas, request, 1.0))
+        pages.append(_led_page(replicas, request, 1.0))
         assert len(pages) < 10_000
     return pages
 
@@ -67,17 +72,17 @@ def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -
 
 def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> None:
     replicas = Replicas(60)
-    first = led_page(replicas, pb.BrokerMetadataRequest(response_partition_limit=10), 1.0)
+    first = _led_page(replicas, pb.BrokerMetadataRequest(response_partition_limit=10), 1.0)
     gone = (first.next_cursor.topic_id, first.next_cursor.partition_index)
     replicas.all.remove(gone)
-    rest = led_page(replicas, pb.BrokerMetadataRequest(cursor=first.next_cursor), 1.0)
+    rest = _led_page(replicas, pb.BrokerMetadataRequest(cursor=first.next_cursor), 1.0)
     assert keys_of([first, rest]) == sorted(replicas.led)
 
 
 def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
     replicas = Replicas(9)
     asked = [pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1]) for number in (3, 4)]
-    answer = led_page(replicas, pb.BrokerMetadataRequest(partitions=asked), 1.0)
+    answer = _led_page(replicas, pb.BrokerMetadataRequest(partitions=asked), 1.0)
     assert [one.error_code for one in answer.partitions] == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert not answer.HasField("next_cursor")
 
@@ -93,6 +98,6 @@ def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
 def test_a_bad_request_names_the_field(request_: pb.BrokerMetadataRequest, field: str) -> None:
     replicas = Replicas(9)
     with pytest.raises(ApiError) as caught:
-        led_page(replicas, request_, 1.0)
+        _led_page(replicas, request_, 1.0)
     assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_REQUEST, field)
     assert replicas.asked == []

@@ -624,7 +624,7 @@ class World:
     def _tick(self) -> None:
         node = self._some()
         if node is not None:
-            self.now = max(self.now, min(node.core.next_deadline(), self.now + 1.0))  # type: ignore[union-attr]
+            self.now = max(self.now, min(node.core.next_deadline(), self.now + 1.0))
             self.step(node, ev.Tick())
 
     def _long_pause(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from replica_kit import KEY, Stand, data, of_kind
 
@@ -14,7 +16,7 @@ GREEDY, OTHER = ev.Client("10.0.0.1:1", "one link"), ev.Client("10.0.0.2:1", "an
 LONG_MS = 2**31 - 1
 
 
-def in_step(**settings: int) -> Stand:
+def in_step(**settings: Any) -> Stand:
     stand = Stand(**settings)
     for follower in (2, 3):
         stand.fetch(follower, 0, last_epoch=-1)

@@ -365,4 +365,4 @@ def test_a_session_that_is_closed_is_answered_no_more() -> None:
     stand.produce("a", acks=0)
     stand.after(1)
     assert not of_kind(stand.got, ev.AnswerReplicaFetch)
-    assert not stand.core._host.replicas[KEY].role.positions  # type: ignore[union-attr]
+    assert not stand.core._host.replicas[KEY].role.positions

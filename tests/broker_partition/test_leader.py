@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Any
 
 import pytest
 from replica_kit import EPOCHS, KEY, TOPIC, Stand, data, first_image, of_kind, partition, recovered, results
@@ -219,9 +220,9 @@ def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int,
 
 
 def test_requests_that_can_not_be_right(stand: Stand) -> None:
-    def code_of(**fields: object) -> int:
-        one = {"topic_id": KEY[0], "current_leader_epoch": -1, "records": [b""]}
-        content = {"acks": 0, "partitions": [pb.ProducePartition(**{**one, **fields.pop("one", {})})]}  # type: ignore[dict-item]
+    def code_of(**fields: Any) -> int:
+        one: dict[str, Any] = {"topic_id": KEY[0], "current_leader_epoch": -1, "records": [b""]}
+        content: dict[str, Any] = {"acks": 0, "partitions": [pb.ProducePartition(**{**one, **fields.pop("one", {})})]}
         stand.do(ev.ProduceReceived(pb.ProduceRequest(**{**content, **fields}), 1, reply := object()))
         (answer,) = [e for e in of_kind(stand.got, ev.AnswerProduce) if e.reply_to is reply]
         return answer.response.partitions[0].error_code
@@ -298,8 +299,8 @@ def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:
     for _ in range(50):
         stand.produce("a", timeout_ms=10)
         stand.after(0.02)
-    leader = stand.core._host.replicas[KEY].role
-    assert len(leader._for_commit) == 1  # type: ignore[union-attr]
+    leader: Any = stand.core._host.replicas[KEY].role
+    assert len(leader._for_commit) == 1
     assert len(stand.core._host.deadlines) < 10
 
 

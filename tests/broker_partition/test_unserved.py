@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from replica_kit import EPOCHS, KEY, ME, TOPIC_ID, Stand, first_image, partition, recovered
 
 from broker.partition import events as ev
@@ -18,7 +20,7 @@ def counts(stand: Stand, *, low_space: bool = False) -> dict[str, int]:
     return {reason: count for reason, count in found.items() if count}
 
 
-def alone(**fields: object) -> Stand:
+def alone(**fields: Any) -> Stand:
     return Stand(image=first_image(partition(isr=(ME,), **fields)))
 
 

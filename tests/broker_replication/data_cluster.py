@@ -77,8 +77,12 @@ class DataCluster:
     def _split(self) -> random.Random:
         return random.Random(self.rng.getrandbits(64))
 
+    @property
+    def hosts(self) -> list[Any]:
+        return [*self.controllers, *self.brokers.values()]
+
     async def start(self) -> None:
-        for host in (*self.controllers, *self.brokers.values()):
+        for host in self.hosts:
             host.start()
         await self.until(lambda: all(self.serves(broker_id) for broker_id in self.brokers), "all brokers serve")
 

@@ -110,7 +110,7 @@ class PlaneWorld:
         transport = self.network.transport_for("b1")
         await self.network.transport_for("c1").listen("c1:1", {Conversation.CONTROLLER: self.controller.accept})
 
-        def make(found: Sequence[RecoveredPartition], now: float) -> Script:
+        def make(found: Sequence[RecoveredPartition], now: float) -> Any:
             self.script.found = found
             return self.script
 

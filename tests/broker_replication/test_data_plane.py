@@ -121,7 +121,12 @@ def test_one_timer_that_is_never_late() -> None:
         world.plane.step(ev.Tick())
         world.script.deadline = 2.0
         world.plane.step(ev.Tick())
-        world.script.on = {ev.Tick: lambda _: setattr(world.script, "deadline", float("inf")) or []}
+
+        def no_more(_: object) -> list[Any]:
+            world.script.deadline = float("inf")
+            return []
+
+        world.script.on = {ev.Tick: no_more}
         begun = len(world.script.events)
         await asyncio.sleep(1.99)
         assert len(world.script.events) == begun

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, on_cluster
@@ -51,7 +53,7 @@ class Looker:
         pytest.fail(f"never {wanted}, but {row}")
 
 
-def ids(states: object) -> list[int]:
+def ids(states: Iterable[Any]) -> list[int]:
     return sorted(one.broker_id for one in states)
 
 
@@ -128,7 +130,7 @@ def test_a_leader_that_was_replaced_and_does_not_know_it_is_named() -> None:
         looker = Looker(cluster)
         await looker.until()
         old = cluster.leader()
-        others = [host.name for host in (*cluster.controllers, *cluster.brokers.values()) if host.name != f"b{old}"]
+        others = [host.name for host in cluster.hosts if host.name != f"b{old}"]
         for name in others:
             cluster.network.partition(f"b{old}", name)
         row = await looker.until(Why.STALE_LEADER)

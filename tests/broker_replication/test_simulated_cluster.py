@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, Reader, nothing_is_lost, on_cluster
@@ -129,7 +130,7 @@ def test_an_isolated_leader_acknowledges_nothing() -> None:
         load = Load(cluster, cluster.producer())
         await load.more(50)
         old = cluster.leader()
-        everybody = [host.name for host in (*cluster.controllers, *cluster.brokers.values())]
+        everybody = [host.name for host in cluster.hosts]
         for name in everybody:
             if name != f"b{old}":
                 cluster.network.block(f"b{old}", name)
@@ -222,7 +223,7 @@ def test_a_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refu
             await load.more(50)
             assert host.service is not None
             host_context(host.name).run(host.service.stop)
-            await cluster.until(lambda host=host: host.exit is not None, "it has ended")
+            await cluster.until(partial(lambda one: one.exit is not None, host), "it has ended")
             assert host.exit is not None
             assert host.exit.clean
             host.kill()

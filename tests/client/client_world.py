@@ -59,7 +59,7 @@ class World:
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(5))
         self.transport = self.network.transport_for("client")
-        self.loop = asyncio.get_running_loop()
+        self.loop: Any = asyncio.get_running_loop()
 
     async def controller(self, host: str, answer: Answer) -> Server:
         return await Server(self.network, host, Conversation.CONTROLLER, answer).start()

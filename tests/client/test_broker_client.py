@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from client_world import World, create, leader, refuses, silent, simulate
@@ -10,7 +11,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 
 
-def at(offset: int, *, generation: int = 0):
+def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.BrokerResponse]:
     """Answers reads from an image at ``offset``, or at what the token asks for; writes as the leader does."""
 
     def answer(request: pb.BrokerRequest) -> pb.BrokerResponse:
@@ -23,7 +24,7 @@ def at(offset: int, *, generation: int = 0):
     return answer
 
 
-async def failure(awaitable: object) -> ApiError:
+async def failure(awaitable: Awaitable[object]) -> ApiError:
     with pytest.raises(ApiError) as error:
         await awaitable
     return error.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from client_world import Server, World, create, leader, refuses, simulate
@@ -22,7 +23,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.offered = offer(0, 5)
-        self.held: list[tuple[object, pb.BrokerResponse]] = []
+        self.held: list[tuple[Any, pb.BrokerResponse]] = []
         self.server: Server
         self.hold = False
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 from client_world import World, create, leader, not_controller, refuses, silent, simulate
@@ -12,7 +13,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 
 
-async def failure(awaitable: object) -> ApiError:
+async def failure(awaitable: Awaitable[object]) -> ApiError:
     with pytest.raises(ApiError) as error:
         await awaitable
     return error.value

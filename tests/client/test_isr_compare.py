@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from raftlog.client.isr_compare import Compared, Why, compare, marks
 from raftlog.client.leader_isrs import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
@@ -69,7 +71,7 @@ def why(rows: list[Compared]) -> dict[tuple[str, int], list[Why]]:
     return {(row.topic, row.key[1]): [one.why for one in row.differences] for row in rows if row.differences}
 
 
-def shrink(topic: bytes = B, **fields: object) -> rec.PartitionChangeRecord:
+def shrink(topic: bytes = B, **fields: Any) -> rec.PartitionChangeRecord:
     return rec.PartitionChangeRecord(topic_id=topic, isr=rec.IdList(ids=[1, 2]), **fields)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 from data_world import TOPIC, DataWorld, simulate_data
@@ -11,7 +12,7 @@ from raftlog.client.producer import Producer
 from raftlog.errors import ApiError, ErrorCode
 
 
-async def failure(awaitable: object) -> ApiError:
+async def failure(awaitable: Awaitable[object]) -> ApiError:
     with pytest.raises(ApiError) as error:
         await awaitable
     return error.value

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from client_world import World, simulate
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 from raftlog.client.refused import RefusedItemsError, check_items
 from raftlog.errors import ErrorCode
@@ -91,7 +91,7 @@ def test_what_is_as_wanted_already_is_no_refusal() -> None:
     assert check_items(pb.ControllerResponse(elect_leaders=elected)).HasField("elect_leaders")
 
 
-def _error_paths(descriptor: Descriptor, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _error_paths(descriptor: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Where a response says of one of its items that it was refused."""
     for field in descriptor.fields:
         if field.name in ("error", "error_code") and path:

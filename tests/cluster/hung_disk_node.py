@@ -29,7 +29,7 @@ def hang() -> None:
         _wait_for_disk()
         return stage(*arguments)  # type: ignore[arg-type]
 
-    RocksLog.sync = slow_sync  # type: ignore[method-assign]
+    RocksLog.sync = slow_sync  # type: ignore[method-assign, assignment]
     checked_file.stage_checked = slow_stage  # type: ignore[assignment]
 
 

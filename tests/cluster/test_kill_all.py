@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ async def committed_image(cluster: LocalCluster) -> Image:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path):
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster = LocalCluster(tmp_path / "cluster", controllers=3, brokers=0)
     cluster.generate()
     yield cluster

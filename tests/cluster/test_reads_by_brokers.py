@@ -96,6 +96,7 @@ def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(cluster: Lo
             stop.set()
             done = await writing
             # Its own write, wherever it is read.
+            assert writer.token is not None
             reader.see(writer.token)
             for _ in range(3):
                 assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
@@ -113,7 +114,7 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(cluste
             brokers_of(cluster, sleeper) as at_sleeper,
         ):
             acknowledged = -1
-            strict = {"mode": broker_pb2.STRICT, "timeout_s": PATIENCE_S}
+            strict: dict[str, Any] = {"mode": broker_pb2.STRICT, "timeout_s": PATIENCE_S}
 
             async def count(upto: int) -> None:
                 nonlocal acknowledged

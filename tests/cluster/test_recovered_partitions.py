@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,10 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised
         recover(cluster)
 
         for node in cluster.brokers:
-            until(lambda node=node: metric(node, "log_ahead_of_metadata") == 1, f"{node.name} counts its partition")
+            until(
+                partial(lambda one: metric(one, "log_ahead_of_metadata") == 1, node),
+                f"{node.name} counts its partition",
+            )
             ready, why = cluster.ready(node.name)
             assert not ready
             says(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from raftlog.config import Endpoint, load_config
+from raftlog.config import Endpoint, NodeConfig, load_config
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
@@ -30,7 +31,7 @@ controller.quorum.voters = ["1@127.0.0.1:9093"]
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path: Path) -> Callable[[str], Path]:
     def write(text: str) -> Path:
         path = tmp_path / "node.toml"
         path.write_text(text)
@@ -39,11 +40,11 @@ def write(tmp_path):
     return write
 
 
-def load(path, *flags, **environment):
+def load(path: Path | None, *flags: str, **environment: str) -> NodeConfig:
     return load_config(path, flags=flags, environment=environment)
 
 
-def mistakes(path, *flags, **environment) -> list[str]:
+def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
     """The mistakes listed, without bullets."""
     with pytest.raises(ConfigError) as caught:
         load(path, *flags, **environment)
@@ -53,7 +54,7 @@ def mistakes(path, *flags, **environment) -> list[str]:
     return [line[4:] for line in rest]
 
 
-def test_a_controller(write, tmp_path):
+def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
     assert (config.role, config.node_id, config.cluster_id, config.broker) == ("controller", 1, "C", None)
     assert config.directory == tmp_path / "data"
@@ -66,7 +67,7 @@ def test_a_controller(write, tmp_path):
     assert longer.controller.broker_session_timeout_ms == 11_000
 
 
-def test_a_broker(write):
+def test_a_broker(write: Callable[[str], Path]) -> None:
     config = load(write(BROKER))
     assert (config.role, config.controller) == ("broker", None)
     assert config.broker is not None
@@ -77,7 +78,7 @@ def test_a_broker(write):
         config.quorum_config("D")
 
 
-def test_a_broker_need_not_have_an_id(write):
+def test_a_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
     without = BROKER.replace("node.id = 4\n", "")
     config = load(write(without))
     assert (config.role, config.node_id) == ("broker", -1)
@@ -87,7 +88,7 @@ def test_a_broker_need_not_have_an_id(write):
     assert "node.id: required" in mistakes(write(CONTROLLER.replace("node.id = 1\n", "")))
 
 
-def test_nested_dotted_and_quoted_forms_mean_the_same(write):
+def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Path]) -> None:
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
     nested = load(write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n'))
     quoted = load(write(tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" = 3000\n'))
@@ -96,7 +97,7 @@ def test_nested_dotted_and_quoted_forms_mean_the_same(write):
     assert nested.controller.fetch_timeout_ms == 3000
 
 
-def test_flags_win_over_environment_over_file(write):
+def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> None:
     path = write(CONTROLLER + 'log.level = "error"\n')
     assert load(path).log_level == "error"
     assert load(path, RAFTLOG_LOG_LEVEL="debug").log_level == "debug"
@@ -104,7 +105,7 @@ def test_flags_win_over_environment_over_file(write):
     assert load(path, "log.level=warning", "log.level=info").log_level == "info"
 
 
-def test_lists_and_numbers_from_strings(write):
+def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
     config = load(
         write(CONTROLLER),
         "controller.quorum.voters=1@a:1, 2@b:2",
@@ -115,7 +116,7 @@ def test_lists_and_numbers_from_strings(write):
     assert config.controller.fetch_timeout_ms == 4000
 
 
-def test_without_a_file():
+def test_without_a_file() -> None:
     environment = {
         "RAFTLOG_PROCESS_ROLES": "broker",
         "RAFTLOG_NODE_ID": "4",
@@ -132,7 +133,7 @@ def test_without_a_file():
     assert config.broker.advertised == Endpoint("broker-4", 9092, "PLAINTEXT")
 
 
-def test_all_mistakes_at_once_with_their_origins(write):
+def test_all_mistakes_at_once_with_their_origins(write: Callable[[str], Path]) -> None:
     path = write("""
 process.roles = ["controller", "broker"]
 node.id = "x"
@@ -190,7 +191,9 @@ tls.key.file = "k"
         ("node.id", "1.5", "valid integer"),
     ],
 )
-def test_each_rule_names_the_key_and_what_is_wrong(write, key, value, words):
+def test_each_rule_names_the_key_and_what_is_wrong(
+    write: Callable[[str], Path], key: str, value: str, words: str
+) -> None:
     found = mistakes(write(CONTROLLER), f"{key}={value}")
     assert len(found) == 1, found
     assert found[0].startswith(key)
@@ -208,13 +211,13 @@ def test_each_rule_names_the_key_and_what_is_wrong(write, key, value, words):
         ("log.dirs", "", "required"),
     ],
 )
-def test_each_rule_of_a_broker(write, key, value, words):
+def test_each_rule_of_a_broker(write: Callable[[str], Path], key: str, value: str, words: str) -> None:
     found = mistakes(write(BROKER), f"{key}={value}")
     assert len(found) == 1, found
     assert words in found[0]
 
 
-def test_environment_of_others_is_left_alone(write):
+def test_environment_of_others_is_left_alone(write: Callable[[str], Path]) -> None:
     load(
         write(CONTROLLER),
         RAFTLOG_SERVICE_HOST="10.0.0.1",
@@ -225,7 +228,7 @@ def test_environment_of_others_is_left_alone(write):
     )
 
 
-def test_unreadable_and_broken_files_are_named(write, tmp_path):
+def test_unreadable_and_broken_files_are_named(write: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
@@ -236,13 +239,13 @@ def test_unreadable_and_broken_files_are_named(write, tmp_path):
         load(path)
 
 
-def test_tls_files_count_from_the_file(write, tmp_path):
+def test_tls_files_count_from_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem")
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.key) == (tmp_path / "c.pem", Path("/k.pem"))
 
 
-def test_items_are_the_effective_values_of_the_role(write):
+def test_items_are_the_effective_values_of_the_role(write: Callable[[str], Path]) -> None:
     items = dict(load(write(CONTROLLER)).items())
     assert items["controller.quorum.fetch.timeout.ms"] == 1000
     assert "broker.fencing.timeout.ms" not in items
@@ -262,7 +265,7 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write):
+def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write: Callable[[str], Path]) -> None:
     config = load(write(JOINING))
     assert config.controller.controller_quorum_auto_join_enable
     quorum = config.quorum_config("d4", ())
@@ -272,7 +275,7 @@ def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write):
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write):
+def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write: Callable[[str], Path]) -> None:
     config = load(write(CONTROLLER))
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()
@@ -289,7 +292,9 @@ def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(write):
         ("controller.quorum.auto.join.enable", "perhaps", "controller.quorum.auto.join.enable"),
     ],
 )
-def test_a_joining_controller_must_be_reachable(write, key, value, complaint):
+def test_a_joining_controller_must_be_reachable(
+    write: Callable[[str], Path], key: str, value: str, complaint: str
+) -> None:
     assert any(complaint in found for found in mistakes(write(JOINING), f"{key}={value}"))
 
 
@@ -304,12 +309,12 @@ def test_a_joining_controller_must_be_reachable(write, key, value, complaint):
         ('"metadata.log.dir" = "x"\n[metadata.log]\ndir = "y"', "metadata.log.dir: twice in"),
     ],
 )
-def test_nothing_that_a_file_says_is_passed_over(write, text, found):
+def test_nothing_that_a_file_says_is_passed_over(write: Callable[[str], Path], text: str, found: str) -> None:
     (mistake,) = mistakes(write(CONTROLLER + text))
     assert mistake.startswith(found)
 
 
-def test_a_section_without_keys_is_no_mistake(write):
+def test_a_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> None:
     assert load(write(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n")) == load(write(CONTROLLER))
 
 
@@ -323,7 +328,9 @@ def test_a_section_without_keys_is_no_mistake(write):
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_by_name(write, text, found):
+def test_a_file_that_is_no_configuration_is_refused_by_name(
+    write: Callable[[str], Path], text: str, found: str
+) -> None:
     path = write(text)
     with pytest.raises(ConfigError, match=found) as caught:
         load(path)
@@ -331,7 +338,7 @@ def test_a_file_that_is_no_configuration_is_refused_by_name(write, text, found):
     assert len(str(caught.value)) < 1000
 
 
-def test_mistakes_are_no_longer_than_people_read(write):
+def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -> None:
     (mistake,) = mistakes(write(CONTROLLER + f'log.level = "{"x" * 10_000}"'))
     assert mistake.startswith("log.level = 'xxx")
     assert len(mistake) < 600
@@ -343,7 +350,7 @@ def test_a_host_that_brokers_may_not_register_under_is_refused_at_the_start(host
         parse_endpoint(f"{host}:9092")
 
 
-def test_a_rack_that_controllers_would_refuse(write):
+def test_a_rack_that_controllers_would_refuse(write: Callable[[str], Path]) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
     (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
     assert found.startswith("broker.rack: 'a\\x1b[31m' is no rack")

@@ -220,7 +220,7 @@ class Cell:
     def partition(self, topic_id: bytes, index: int = 0) -> Partition:
         return self.pending.partitions[topic_id, index]
 
-    def soft_state(self) -> object:
+    def soft_state(self) -> tuple[Any, ...]:
         """Everything that a decision must not change by being made."""
         state, sessions = self.active.state, self.active.sessions
         brokers = sorted(state.committed.brokers)

@@ -245,7 +245,7 @@ def test_a_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> No
     )
     cell._fold([record(change)])
     cell.commit()
-    both = [(1, None), (2, None)]
+    both: list[tuple[int, int | None]] = [(1, None), (2, None)]
     refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))
     assert refused.error_code == ErrorCode.INVALID_REQUEST
     assert stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code == ErrorCode.INVALID_REQUEST

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from deciding import Cell, registration
-from test_features import SAFE_DOWNGRADE, UPGRADE, Quorum, update
+from test_features import Quorum, update
 
+from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
 from controller.rules import fencing
 from controller.rules.fencing import without_cause
 from controller.settings import ControllerSettings

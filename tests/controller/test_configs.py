@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deciding import Cell
@@ -24,7 +24,7 @@ def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.Al
     )
 
 
-def _listed(type_: int, name: str, key: str, operation: int, value: str) -> rpc.AlterConfigsResource:
+def _listed(type_: int, name: str, key: str, operation: rpc.ConfigOperation, value: str) -> rpc.AlterConfigsResource:
     config = rpc.AlterableConfig(name=key, config_operation=operation, value=value)
     return rpc.AlterConfigsResource(resource_type=type_, resource_name=name, configs=[config])
 
@@ -95,7 +95,7 @@ def test_a_write_is_a_write_also_of_the_same_value() -> None:
             rpc.AlterConfigsResource(
                 resource_type=CLIENT_METRICS,
                 resource_name="m",
-                configs=[rpc.AlterableConfig(name="match", config_operation=9)],
+                configs=[rpc.AlterableConfig(name="match", config_operation=cast(Any, 9))],
             ),
             ErrorCode.INVALID_REQUEST,
             "configs[0].config_operation",
@@ -194,7 +194,7 @@ def test_items_of_lists_are_added_and_taken_out() -> None:
     cell.create("t", replication_factor=1)
     policy = ("cleanup.policy",)
 
-    def value(operation: int, items: str) -> str | None:
+    def value(operation: rpc.ConfigOperation, items: str) -> str | None:
         assert not cell.send(_alter(_listed(TOPIC, "t", *policy, operation, items))).results
         return cell.pending.configs[TOPIC, "t"]["cleanup.policy"]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from test_features import SAFE_DOWNGRADE, UPGRADE, Quorum, refused, update
+from test_features import Quorum, refused, update
 
+from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType

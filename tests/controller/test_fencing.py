@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from deciding import Cell
 
@@ -219,7 +221,12 @@ def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(monkeypatch: p
         cell.beat(broker_id, current_metadata_offset=0)
     cell.due()
     looked: list[int] = []
-    monkeypatch.setattr("controller.active.may_unfence", lambda state, broker: bool(looked.append(broker.id)))
+
+    def may_unfence(state: object, broker: Any) -> bool:
+        looked.append(broker.id)
+        return False
+
+    monkeypatch.setattr("controller.active.may_unfence", may_unfence)
     assert len(cell.active.state.wants_unfence) == 200
     cell.active.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
     assert not cell.active.has_urgent_work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from controller.service.joining import wish
 from raftlog.quorum.config import QuorumConfig
@@ -14,7 +15,7 @@ ME = QuorumConfig("c", 4, "d4", (), endpoint="c4:1")
 OTHERS = (Voter(1, "c1:1", "d1"), Voter(2, "c2:1", "d2"))
 
 
-def seen(*voters: Voter, **fields: object) -> QuorumDescription:
+def seen(*voters: Voter, **fields: Any) -> QuorumDescription:
     plain = QuorumDescription("observer", 3, 1, -1, 0, 9, 9, 9, -1, (), (), (*OTHERS, *voters), 5)
     return replace(plain, **fields)
 

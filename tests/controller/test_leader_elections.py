@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from deciding import Cell
 from msgspec.structs import replace
 
 from controller.decision import Write
+from controller.decisions.partitions.leader_elections import wants_preferred
 from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -20,7 +23,7 @@ NO_PREFERRED, NOBODY = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGI
 
 
 def _request(
-    *topics: tuple[str, list[int]], kind: int = rpc.PREFERRED, validate_only: bool = False
+    *topics: tuple[str, list[int]], kind: rpc.ElectionType = rpc.PREFERRED, validate_only: bool = False
 ) -> rpc.ElectLeadersRequest:
     named = [rpc.ElectableTopic(name=name, partition_indexes=indexes) for name, indexes in topics]
     return rpc.ElectLeadersRequest(election_type=kind, topics=named, validate_only=validate_only)
@@ -161,7 +164,7 @@ def test_unclean_of_all_finds_those_without_a_leader() -> None:
 def test_bad_requests_are_refused() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
     cell.create_on((1, 2), (1, 2))
-    cell.refused(_request(("t", [0]), kind=7), ErrorCode.INVALID_REQUEST, "election_type")
+    cell.refused(_request(("t", [0]), kind=cast(Any, 7)), ErrorCode.INVALID_REQUEST, "election_type")
     cell.refused(_request(("t", [0, 1, 2, 3])), ErrorCode.POLICY_VIOLATION, "")
 
 
@@ -238,7 +241,7 @@ def test_unregistering_the_last_member_elects_where_the_topic_allows_it() -> Non
 # --- by itself --------------------------------------------------------------------------------------------------------
 
 
-def _settings(**fields: int) -> ControllerSettings:
+def _settings(**fields: Any) -> ControllerSettings:
     return ControllerSettings(broker_session_timeout_ms=9_000, **fields)
 
 
@@ -289,7 +292,7 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(mon
     _back(cell, 1)
     for index in range(count):
         _take_in(cell, topic, [1, 2, 3], index)
-    steps = []
+    steps: list[Any] = []
     while cell.now < 200:
         cell.now = max(cell.now, cell.active.next_deadline())
         for broker_id in (1, 2, 3):
@@ -308,9 +311,9 @@ def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatc
     from controller.decisions.partitions import balance
 
     looked: list[int] = []
-    real = balance.wants_preferred
+    real = wants_preferred
 
-    def counted(brokers: object, partition: object) -> bool:
+    def counted(brokers: Any, partition: Any) -> bool:
         looked.append(1)
         return real(brokers, partition)
 

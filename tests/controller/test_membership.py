@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from deciding import Cell, Decided
@@ -61,8 +62,8 @@ class Members(Cell):
         return {voter.voter_id: voter.voter_directory_id for voter in only.message.voters}
 
 
-def add(node_id: int = 4, **fields: object) -> rpc.AddRaftVoterRequest:
-    content = {"voter_id": node_id, "voter_directory_id": f"d{node_id}", "endpoint": f"c{node_id}:1"}
+def add(node_id: int = 4, **fields: Any) -> rpc.AddRaftVoterRequest:
+    content: dict[str, Any] = {"voter_id": node_id, "voter_directory_id": f"d{node_id}", "endpoint": f"c{node_id}:1"}
     return rpc.AddRaftVoterRequest(**{**content, **fields})
 
 

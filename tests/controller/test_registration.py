@@ -11,7 +11,7 @@ from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-PROOF = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode": 11}
+PROOF: dict[str, Any] = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode": 11}
 
 
 def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:

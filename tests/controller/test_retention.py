@@ -41,7 +41,9 @@ def cursors(**ends: int) -> list[ExportCursor]:
         ((10, 20, 30), 15, 0, 0, 20),
     ],
 )
-def test_the_oldest_goes_and_the_newest_always_stays(ends, start, used, now_ms, expected) -> None:
+def test_the_oldest_goes_and_the_newest_always_stays(
+    ends: tuple[int, ...], start: int, used: int, now_ms: int, expected: int | None
+) -> None:
     found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
     assert (found.end_offset if found else None) == expected
 
@@ -95,7 +97,7 @@ def test_it_is_said_once_that_the_log_is_held_and_again_that_it_was_dropped() ->
             assert retention.decide(held(10, 20), 10, lambda: 6000, 0, lambda: wanted).start is None
     (line,) = said
     assert (line["log_level"], line["cursors"], line["used_bytes"]) == ("warning", ["a"], 6000)
-    assert retention.held_by == ("a",)
+    assert list(retention.held_by) == ["a"]
     with capture_logs() as said:
         verdict = retention.decide(held(10, 20), 10, lambda: 9001, 0, lambda: wanted)
         assert (verdict.start, retention.passed) == (START, 0), "it is not dropped yet"

@@ -1,7 +1,7 @@
 """When a snapshot is due, and which of them stay."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -110,8 +110,13 @@ class Stage:
         self.now_ms = 0
         self.images = 0
         self.snapshots = Snapshots(
-            SETTINGS, self.replica, cluster_id="c", generation=lambda: 2, now=0.0, wall_clock_ms=lambda: self.now_ms
-        )  # type: ignore[arg-type]
+            SETTINGS,
+            cast(Any, self.replica),
+            cluster_id="c",
+            generation=lambda: 2,
+            now=0.0,
+            wall_clock_ms=lambda: self.now_ms,
+        )
 
     def tick(self, now: float, offset: int, *, state_bytes: int = 0, **fields: Any) -> bool:
         def made() -> Image:

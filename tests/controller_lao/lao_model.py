@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from controller.visibility.lao import LaoTracker
 from raftlog.metadata.fold import ImageBuilder
@@ -26,6 +26,8 @@ BROKERS = 3
 MESSAGES_MAX = 10
 PHASE_STEPS = 25
 WRITE = record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value="v"))
+
+T = TypeVar("T")
 
 
 class PromiseBrokenError(Exception):
@@ -374,12 +376,12 @@ class World:
     def _any_broker(self) -> ModelBroker:
         return self.random.choices(self.brokers, self._talkative)[0]
 
-    def _put(self, messages: list, message: object) -> None:
+    def _put(self, messages: list[T], message: T) -> None:
         if len(messages) == MESSAGES_MAX:
             del messages[self.random.randrange(MESSAGES_MAX)]
         messages.append(message)
 
-    def _take(self, messages: list) -> tuple:
+    def _take(self, messages: list[T]) -> T:
         index = self.random.randrange(len(messages))
         return messages[index] if self.random.random() < 0.3 else messages.pop(index)
 

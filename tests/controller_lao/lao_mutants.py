@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lao_model import Answer, Entry, ModelBroker
+from lao_model import Answer, Entry, ModelBroker, Report
 
-from controller.visibility.lao import LaoTracker
+from controller.visibility.lao import LaoTracker, _Registration
 
 
-def drop(tracker: LaoTracker, broker) -> None:
+def drop(tracker: LaoTracker, broker: _Registration) -> None:
     """End a membership at once."""
     broker.member, broker.leaves_at = False, -1
     tracker._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
@@ -17,27 +17,27 @@ def drop(tracker: LaoTracker, broker) -> None:
 class IgnoresTail(LaoTracker):
     """Who is unfenced is taken from the committed image and its own proposals."""
 
-    def _set_fenced(self, broker, fenced, batch_end):
+    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
         if batch_end < 0 or batch_end > self.epoch_start_offset:
             super()._set_fenced(broker, fenced, batch_end)
 
 
 class FencesWhenProposed(LaoTracker):
-    def _set_fenced(self, broker, fenced, batch_end):
+    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
         super()._set_fenced(broker, fenced, batch_end)
         if fenced and broker.member:
             drop(self, broker)
 
 
 class NeverEndsMembership(LaoTracker):
-    def _end_membership(self, broker):
+    def _end_membership(self, broker: _Registration) -> None:
         broker.leaves_at = -1
 
 
 class FenceOutlivesUnfence(LaoTracker):
     """fence, unfence: the commit of the fence ends the membership all the same."""
 
-    def committed(self, high_watermark):
+    def committed(self, high_watermark: int) -> None:
         for leaves_at, broker in self._leaving:
             if broker.member and leaves_at <= high_watermark:
                 broker.leaves_at = leaves_at
@@ -45,18 +45,18 @@ class FenceOutlivesUnfence(LaoTracker):
 
 
 class UnfencesWhenCommitted(LaoTracker):
-    def __init__(self, epoch, epoch_start_offset):
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
         super().__init__(epoch, epoch_start_offset)
-        self.later = []
+        self.later: list[tuple[int, _Registration]] = []
 
-    def _set_fenced(self, broker, fenced, batch_end):
+    def _set_fenced(self, broker: _Registration, fenced: bool, batch_end: int) -> None:
         if fenced or batch_end < 0:
             super()._set_fenced(broker, fenced, batch_end)
             self.later = [(at, other) for at, other in self.later if other is not broker]
         else:
             self.later.append((batch_end, broker))
 
-    def committed(self, high_watermark):
+    def committed(self, high_watermark: int) -> None:
         super().committed(high_watermark)
         while self.later and self.later[0][0] <= self._high_watermark:
             _, broker = self.later.pop(0)
@@ -64,7 +64,7 @@ class UnfencesWhenCommitted(LaoTracker):
 
 
 class NeverParks(LaoTracker):
-    def _park(self, broker, applied, told):
+    def _park(self, broker: _Registration, applied: int, told: int) -> None:
         self._count(broker, applied, told)
         self._advance()
 
@@ -72,50 +72,50 @@ class NeverParks(LaoTracker):
 class FollowersHighWatermarkCounts(LaoTracker):
     """What was known as committed at the claim unparks reports before the first commit of this epoch."""
 
-    def committed(self, high_watermark):
+    def committed(self, high_watermark: int) -> None:
         start, self.epoch_start_offset = self.epoch_start_offset, -1
         super().committed(high_watermark)
         self.epoch_start_offset = start
 
 
 class TakesReportsOfOlderEpochs(LaoTracker):
-    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
         super().report(broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, told)
 
 
 class DeposedTakesNewerReports(LaoTracker):
-    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
         super().report(broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, told)
 
 
 class TakesReportsOfOtherBrokerEpochs(LaoTracker):
-    def report(self, broker_id, broker_epoch, controller_epoch, applied, told):
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
         broker = self._current.get(broker_id)
         super().report(broker_id, broker.epoch if broker else -1, controller_epoch, applied, told)
 
 
 class KnowsBeforeAllReported(LaoTracker):
-    def _advance(self):
+    def _advance(self) -> None:
         heard = [key[0] for key in self._by_applied if key[0] >= 0]
         self._floor = max(self._floor, min(heard, default=-1))
         self._told_floor = max(self._told_floor, self.min_told)
 
     @property
-    def lao(self):
+    def lao(self) -> int:
         return self._floor
 
 
 class FallsWithItsMembers(LaoTracker):
     """LAO is the minimum of the last reports, whatever was said before."""
 
-    def _count(self, broker, applied, told):
+    def _count(self, broker: _Registration, applied: int, told: int) -> None:
         if applied < broker.applied and broker.member:
             self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
             self._by_applied.add((applied, broker.broker_id, broker.epoch))
             broker.applied = applied
         super()._count(broker, applied, told)
 
-    def _advance(self):
+    def _advance(self) -> None:
         super()._advance()
         if self._by_applied:
             self._floor = self._by_applied[0][0]
@@ -123,12 +123,12 @@ class FallsWithItsMembers(LaoTracker):
 
 class EmptySetIsInfinite(LaoTracker):
     @property
-    def lao(self):
+    def lao(self) -> int:
         return super().lao if self._by_applied else 2**63 - 1
 
 
 class JoinsWithoutApplied(LaoTracker):
-    def may_join(self, broker_id):
+    def may_join(self, broker_id: int) -> bool:
         broker = self._current.get(broker_id)
         if broker is None:
             return False
@@ -141,7 +141,7 @@ class JoinsWithoutApplied(LaoTracker):
 class JoinsBelowLao(LaoTracker):
     """The first record of the epoch is enough."""
 
-    def may_join(self, broker_id):
+    def may_join(self, broker_id: int) -> bool:
         broker = self._current.get(broker_id)
         return (
             broker is not None
@@ -151,7 +151,7 @@ class JoinsBelowLao(LaoTracker):
 
 
 class JoinsBelowEpochStart(LaoTracker):
-    def may_join(self, broker_id):
+    def may_join(self, broker_id: int) -> bool:
         start, self.epoch_start_offset = self.epoch_start_offset, -1
         answer = super().may_join(broker_id)
         self.epoch_start_offset = start
@@ -159,7 +159,7 @@ class JoinsBelowEpochStart(LaoTracker):
 
 
 class JoinsUntold(LaoTracker):
-    def may_join(self, broker_id):
+    def may_join(self, broker_id: int) -> bool:
         broker = self._current.get(broker_id)
         return broker is not None and broker.applied >= max(self._floor, self.epoch_start_offset)
 
@@ -175,7 +175,7 @@ class ListensToDeposed(ModelBroker):
 class ReportsUnderOlderEpochs(ModelBroker):
     """Ignores the answers of older controllers, but goes on reporting to them."""
 
-    def report(self):
+    def report(self) -> Report:
         self.reports = getattr(self, "reports", 0) + 1
         return super().report()._replace(controller_epoch=max(1, self.seen - self.reports % 2))
 
@@ -183,7 +183,7 @@ class ReportsUnderOlderEpochs(ModelBroker):
 class ReadsFromOldTold(ModelBroker):
     """A told LAO stays good whoever unfences the broker."""
 
-    def repeatable(self):
+    def repeatable(self) -> int:
         return self.told
 
 

@@ -1,6 +1,7 @@
 """The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the answers it gives."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def register(broker_id: int, epoch: int, *, fenced: bool = True, version: int = 
     )
 
 
-def change(broker_id: int, epoch: int, **fields: bool) -> Record:
+def change(broker_id: int, epoch: int, **fields: Any) -> Record:
     return record(pb.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, **fields))
 
 

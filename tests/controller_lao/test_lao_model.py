@@ -1,5 +1,7 @@
 """The model check of LAO: the real tracker keeps its promises over many random histories, and no broken one does."""
 
+from typing import Any
+
 import lao_mutants
 import pytest
 from lao_model import PromiseBrokenError, World
@@ -11,7 +13,7 @@ STEPS = 250
 WORLDS = 1600
 
 
-def hunt(first_seed: int, worlds: int, **world: type) -> str:
+def hunt(first_seed: int, worlds: int, **world: Any) -> str:
     """The first broken promise, or an empty string."""
     for seed in range(first_seed, first_seed + worlds):
         try:

@@ -116,7 +116,7 @@ class QuorumWorld:
         node.start()
         return node
 
-    async def until(self, condition: Callable[[], T], within_s: float = 30.0) -> T:
+    async def until(self, condition: Callable[[], T | None], within_s: float = 30.0) -> T:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             self.check()

@@ -17,6 +17,7 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load
+from raftlog.metadata.snapshot_file import SnapshotHeader
 
 
 def reader_of(world: World, first: int = 0) -> LogReader:
@@ -97,7 +98,7 @@ def an_image() -> Image:
     return Image(offset=6, epoch=2, timestamp_ms=3)
 
 
-def header(image: Image):
+def header(image: Image) -> SnapshotHeader:
     return header_of(image, cluster_id="c", generation=1)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from simulated import simulated
@@ -22,6 +24,8 @@ from simulation.twins.loop import host_context
 from simulation.twins.network import SimNetwork
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+
+T = TypeVar("T")
 
 
 class Node:
@@ -65,7 +69,7 @@ class World:
             self.network.transport_for("client"), [v.endpoint for v in VOTERS], rng=random.Random(9)
         )
 
-    async def until(self, condition, within_s: float = 20.0):
+    async def until(self, condition: Callable[[], T | None], within_s: float = 20.0) -> T:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             found = condition()
@@ -229,7 +233,7 @@ class Stranger:
     def opened(self, link: Link) -> None:
         self.links[link.peer] = link
 
-    def received(self, link: Link, messages: list[quorum_pb2.QuorumMessage]) -> None:
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
         self.answers.extend(messages)
 
     def closed(self, link: Link, reason: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import pytest
 from simulated import simulated
@@ -133,6 +135,14 @@ class Told:
     def send(self, response: pb.ControllerResponse) -> None:
         self.responses.append(response)
 
+    def close(self, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
+
 
 @simulated
 async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads() -> None:
@@ -159,13 +169,13 @@ async def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
     await world.client.call(alter("a", "1"))
     resign = old.service.replica.resign
 
-    def resign_and_be_alone(*arguments: object) -> None:
+    def resign_and_be_alone(*arguments: Any) -> None:
         resign(*arguments)
         for node in world.nodes:
             if node is not old and node.up_now:
                 node.kill()
 
-    old.service.replica.resign = resign_and_be_alone
+    old.service.replica.resign = resign_and_be_alone  # type: ignore[method-assign, assignment]
     leaving = asyncio.ensure_future(old.service.leave("stop"))
     await world.until(lambda: old.service.leadership is None)
     told = Told()
@@ -288,12 +298,9 @@ async def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_fir
     old = await world.active()
     load = Load(world)
     await world.until(lambda: len(load.acknowledged) > 100)
-    successor = hand_over.best_successor
-    hand_over.best_successor = lambda *_: -1
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hand_over, "best_successor", lambda *_: -1)
         await old.service.leave("stop")
-    finally:
-        hand_over.best_successor = successor
     await asyncio.sleep(0.05)
     load.stop()
     assert [error for error in load.failed if error.outcome_unknown] == []
@@ -307,9 +314,13 @@ class Disks:
 
     def __init__(self, world: World) -> None:
         self.free = {node.id: 1000 for node in world.nodes}
+
+        def free_of(node_id: int) -> int:
+            return self.free[node_id]
+
         for node in world.nodes:
             node.service.space = SpaceWatch(100)
-            node.service._store.free_bytes = lambda node_id=node.id: self.free[node_id]
+            node.service._store.free_bytes = partial(free_of, node.id)  # type: ignore[method-assign]
 
 
 @simulated

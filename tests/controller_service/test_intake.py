@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from controller.service import intake
-from controller.service.intake import Intake
+from controller.service.intake import Intake, Waiting
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -13,6 +13,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 def request(name: str = "a", timeout_ms: int = 0) -> pb.ControllerRequest:
     return pb.ControllerRequest(cluster_id=name, timeout_ms=timeout_ms)
+
+
+def taken(queue: Intake) -> Waiting:
+    found = queue.take()
+    assert found is not None
+    return found
 
 
 def test_in_order_with_its_bytes() -> None:
@@ -79,7 +85,7 @@ def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -
     for name in ("a", "b", "c"):
         queue.add(None, request(name, 5000), 0.0)
     for until in (2.0, 3.0, 9.0):
-        queue.defer(queue.take(), until)
+        queue.defer(taken(queue), until)
     assert not queue.wake(1.9)
     assert queue.take() is None
     assert queue.wake(3.0)
@@ -92,7 +98,7 @@ def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -
 def test_draining_leaves_nothing_deferred() -> None:
     queue = Intake(30.0)
     queue.add(None, request("a"), 0.0)
-    queue.defer(queue.take(), 7.0)
+    queue.defer(taken(queue), 7.0)
     assert [w.request.cluster_id for w in queue.drain()] == ["a"]
     assert queue.take() is None
 

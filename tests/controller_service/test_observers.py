@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ class FakeLink:
 
     def close(self, reason: str = "") -> None:
         self.closed_because = reason
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
 
 
 @dataclass
@@ -101,8 +107,11 @@ def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     return Observers(source, turns.soon, lambda: turns.time_s)
 
 
+World = tuple[FakeSource, Observers, FakeLink]
+
+
 @pytest.fixture
-def world():
+def world() -> World:
     source = FakeSource()
     observers = observers_of(source)
     link = FakeLink()
@@ -113,7 +122,7 @@ def world():
     return source, observers, link
 
 
-def test_there_is_data(world) -> None:
+def test_there_is_data(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(8)])
     [answer] = link.sent
@@ -121,7 +130,7 @@ def test_there_is_data(world) -> None:
     assert source.reports == [7, 7]
 
 
-def test_nothing_new_is_parked_until_a_commit_or_lao(world) -> None:
+def test_nothing_new_is_parked_until_a_commit_or_lao(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     assert link.sent == []
@@ -137,7 +146,7 @@ def test_nothing_new_is_parked_until_a_commit_or_lao(world) -> None:
     assert (link.sent[-1].records, link.sent[-1].lowest_acknowledged_offset) == (b"", 11)
 
 
-def test_a_parked_fetch_ends_with_its_wait(world) -> None:
+def test_a_parked_fetch_ends_with_its_wait(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.time = 0.4
@@ -171,13 +180,15 @@ def test_equally_far_observers_share_one_read() -> None:
         (fetch(3), ErrorCode.OFFSET_OUT_OF_RANGE, "fetch_offset"),
     ],
 )
-def test_a_bad_fetch_is_refused_by_field(world, request_, code, field_) -> None:
+def test_a_bad_fetch_is_refused_by_field(
+    world: World, request_: pb.MetadataFetchRequest, code: ErrorCode, field_: str
+) -> None:
     _, observers, link = world
     observers.received(link, [request_])
     assert (link.sent[-1].error.error_code, link.sent[-1].error.field) == (code, field_)
 
 
-def test_not_the_controller_says_who_is(world) -> None:
+def test_not_the_controller_says_who_is(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
@@ -188,7 +199,7 @@ def test_not_the_controller_says_who_is(world) -> None:
     assert link.sent[-1].leader_endpoint == ""
 
 
-def test_an_observer_that_is_no_broker_reports_nothing(world) -> None:
+def test_an_observer_that_is_no_broker_reports_nothing(world: World) -> None:
     source, observers, link = world
     source.reports.clear()
     observers.received(link, [fetch(8, replica_id=-1)])
@@ -196,7 +207,7 @@ def test_an_observer_that_is_no_broker_reports_nothing(world) -> None:
     assert len(link.sent) == 1
 
 
-def test_a_link_that_closed_gets_nothing(world) -> None:
+def test_a_link_that_closed_gets_nothing(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     observers.closed(link, "gone")
@@ -205,7 +216,7 @@ def test_a_link_that_closed_gets_nothing(world) -> None:
     assert link.sent == []
 
 
-def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world) -> None:
+def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world: World) -> None:
     source, observers, link = world
     source.log_start_offset, source.newest_snapshot, source.reads = 6, SnapshotId(8, 3), 0
     observers.received(link, [fetch(5)])
@@ -217,7 +228,7 @@ def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world) -
     assert not link.sent[-1].HasField("snapshot_id")
 
 
-def test_after_damage_was_met_nobody_is_answered(world) -> None:
+def test_after_damage_was_met_nobody_is_answered(world: World) -> None:
     source, observers, idle = world
     reader = FakeLink()
     observers.accept(reader)
@@ -226,7 +237,7 @@ def test_after_damage_was_met_nobody_is_answered(world) -> None:
     def damaged(offset: int, until: int, max_bytes: int) -> bytes:
         raise CorruptLogError("batch at offset 4: CRC32C does not match", offset=4)
 
-    source.read = damaged
+    source.read = damaged  # type: ignore[method-assign]
     observers.received(reader, [fetch(4)])
     source.committed_end, source.lowest_acknowledged_offset = 11, 6
     observers.release()
@@ -412,7 +423,7 @@ def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() 
     assert [len(link.sent) for link in links] == [1] * 300
 
 
-def test_a_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world) -> None:
+def test_a_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(10, replica_id=-1)])
     assert link.sent == []
@@ -437,12 +448,12 @@ def test_those_who_wait_when_the_leadership_is_lost_are_told_in_several_turns() 
             turns.take()
         link.sent.clear()
 
-    def slow(message: Any, link: FakeLink) -> None:
+    def slow(link: FakeLink, message: Any) -> None:
         turns.time_s += 0.001
         link.sent.append(message)
 
     for link in links:
-        link.send = lambda message, link=link: slow(message, link)  # type: ignore[method-assign]
+        link.send = partial(slow, link)  # type: ignore[method-assign]
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
     observers.refuse_all()
     assert 0 < sum(len(link.sent) for link in links) < 10

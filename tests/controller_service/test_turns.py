@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from simulated import simulated
@@ -26,11 +27,11 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts = [0]
     add, propose = Leadership.add, Leadership.propose
 
-    def counted(self: Leadership, records: list, *rest: object) -> None:
+    def counted(self: Leadership, records: list[Any], *rest: Any) -> None:
         counts[-1] += len(records)
         add(self, records, *rest)
 
-    def cut(self: Leadership, *rest: object, **named: bool) -> None:
+    def cut(self: Leadership, *rest: Any, **named: Any) -> None:
         counts.append(0)
         propose(self, *rest, **named)
 
@@ -92,12 +93,12 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
     decide, decide_all = node.service.turns._decide, node.service.turns.decide_all
     counts = [0]
 
-    def decided(*rest: object) -> Decision:
+    def decided(*rest: Any) -> Decision:
         counts[-1] += 1
         slow.spent_s += 0.04
         return decide(*rest)
 
-    def turn(*rest: object) -> None:
+    def turn(*rest: Any) -> None:
         counts.append(0)
         decide_all(*rest)
         slow.spent_s = 0.0
@@ -123,7 +124,7 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     decide, request_round = node.service.turns._decide, node.service.replica.request_round
     count, later = 0, 1_000
 
-    def decided(*rest: object) -> Decision:
+    def decided(*rest: Any) -> Decision:
         nonlocal count
         count += 1
         slow.spent_s += cost_s

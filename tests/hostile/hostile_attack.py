@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from hostile_messages import Stranger, Target, targets
@@ -33,7 +34,7 @@ class Attack:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._nodes = {"controller": options["controllers"], "broker": options["brokers"]}
-        self._known = {name: list(values) for name, values in options["known"].items()}
+        self._known: dict[str, Sequence[Any]] = {name: list(values) for name, values in options["known"].items()}
         self._known["topic_id"] = [bytes.fromhex(value) for value in self._known.get("topic_id", [])]
         self._left = options["messages"]
         self._seed = options["seed"]

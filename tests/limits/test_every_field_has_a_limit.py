@@ -35,7 +35,7 @@ PEERS_SAY = (
 )
 
 
-def messages(type_: type[Message], seen: set[Any]) -> Iterator[type[Message]]:
+def messages(type_: Any, seen: set[Any]) -> Iterator[type[Message]]:
     """A message type and all that are in it."""
     if type_ in seen:
         return

@@ -131,7 +131,7 @@ class NaiveState:
             return None
         id_, topic = picked
         replicas = [(n + index) % 4 for index in range(1 + n % 3)]
-        partition = {
+        partition: dict[str, Any] = {
             "index": len(topic["partitions"]),
             "replicas": replicas,
             "isr": replicas[:1],
@@ -201,7 +201,7 @@ class NaiveState:
         name = f"h{n % 3}"
         if n & 8:
             return self.hostnames.pop(name, None) and pb.HostnameRecord(hostname=name, reason="gone")
-        fields = {"broker_id": n % 4, "version": 0, "reason": f"why{n % 2}"}
+        fields: dict[str, Any] = {"broker_id": n % 4, "version": 0, "reason": f"why{n % 2}"}
         self.hostnames[name] = {"name": name, "offset": offset, **fields}
         return pb.HostnameRecord(hostname=name, **fields)
 
@@ -209,7 +209,7 @@ class NaiveState:
         name = f"c{n % 3}"
         if n & 8:
             return self.export_cursors.pop(name, None) and pb.ExportCursorRecord(name=name)
-        fields = {"end_offset": n % 7, "target": f"where{n % 2}"}
+        fields: dict[str, Any] = {"end_offset": n % 7, "target": f"where{n % 2}"}
         self.export_cursors[name] = {"name": name, "offset": offset, "timestamp_ms": 5 * epoch, **fields}
         return pb.ExportCursorRecord(name=name, **fields)
 

@@ -15,7 +15,7 @@ from raftlog.metadata.records import Record, UnknownRecordError, client_group, d
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-Batch = tuple[list[Record], dict[str, int]]
+Batch = tuple[list[Record], dict[str, Any]]
 
 
 def config(value: str) -> Record:
@@ -32,7 +32,7 @@ class ClientsModel:
         self.offset = 0
         self.time = 1000
 
-    def add(self, records: list[Record], **identity: int) -> int:
+    def add(self, records: list[Record], **identity: Any) -> int:
         self.time += self.rng.randrange(3)
         self.batches.append((records, {"base_offset": self.offset, "epoch": 3, "timestamp_ms": self.time, **identity}))
         self.offset += len(records)
@@ -145,7 +145,7 @@ def opened(*writes: dict[str, int]) -> ImageBuilder:
     return builder
 
 
-def fold_write(builder: ImageBuilder, **identity: int) -> None:
+def fold_write(builder: ImageBuilder, **identity: Any) -> None:
     builder.apply_batch(
         [config("v")], base_offset=builder.offset + 1, epoch=1, timestamp_ms=60, client_id=7, **identity
     )

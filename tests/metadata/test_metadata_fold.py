@@ -1,5 +1,6 @@
 """The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies under it."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_the_indexes_follow(choices: list) -> None:
 
 @settings(max_examples=75, deadline=None)
 @given(HISTORIES, st.randoms(use_true_random=False))
-def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: object) -> None:
+def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: Random) -> None:
     _, batches = history(choices)
     whole = fold(batches).snapshot()
     groups: dict[object, list[tuple[int, int, Record]]] = {}

@@ -2,6 +2,9 @@
 
 import dataclasses
 import random
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -114,7 +117,7 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
     rng = random.Random(4)
     for number in range(topics):
         id_ = rng.randbytes(16)
-        messages = [pb.TopicRecord(name=f"topic-{number}", topic_id=id_)]
+        messages: list[Any] = [pb.TopicRecord(name=f"topic-{number}", topic_id=id_)]
         messages += [
             pb.PartitionRecord(partition_id=p, topic_id=id_, replicas=rng.sample(range(9), 3), isr=[1], leader=1)
             for p in range(partitions)
@@ -128,12 +131,14 @@ def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(monk
     image = large()
     content = content_of(image)
 
-    def shuffled(keys: object) -> list:
+    def shuffled(keys: Iterable[Any]) -> list:
         found = list(keys)
         random.Random(1).shuffle(found)
         return found
 
-    other = tuple(kind._replace(keys=lambda image, kind=kind: shuffled(kind.keys(image))) for kind in snapshot.KINDS)
+    other = tuple(
+        kind._replace(keys=partial(lambda keys, image: shuffled(keys(image)), kind.keys)) for kind in snapshot.KINDS
+    )
     monkeypatch.setattr(snapshot, "KINDS", other)
     assert content_of(image) == content
 
@@ -176,22 +181,24 @@ def test_the_writer_works_in_small_steps() -> None:
     """Counted, not timed: what a step encodes, hashes and collects is bounded."""
     image = large()
     done = {"hashed": 0, "keys": 0}
-    honest = snapshot.encoded_hash
+    honest = encoded_hash
 
     def counted(kind: str, encoded: bytes) -> int:
         done["hashed"] += 1
         return honest(kind, encoded)
 
     class Counted:
-        def __init__(self, keys: object) -> None:
+        def __init__(self, keys: Iterable[Any]) -> None:
             self.keys = iter(keys)
 
-        def __iter__(self):
+        def __iter__(self) -> Iterator[Any]:
             for key in self.keys:
                 done["keys"] += 1
                 yield key
 
-    kinds = tuple(kind._replace(keys=lambda image, kind=kind: Counted(kind.keys(image))) for kind in snapshot.KINDS)
+    kinds = tuple(
+        kind._replace(keys=partial(lambda keys, image: Counted(keys(image)), kind.keys)) for kind in snapshot.KINDS
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "encoded_hash", counted)
         patch.setattr(snapshot, "KINDS", kinds)
@@ -209,7 +216,7 @@ def test_the_writer_works_in_small_steps() -> None:
 
 def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
     image = dataclasses.replace(everything(), state_hash=1)
-    written = []
+    written: list[bytes] = []
     with pytest.raises(FatalError, match="its entities"):
         written.extend(snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0)))
 
@@ -247,7 +254,7 @@ def made(*entities: tuple[str, list[object]], state_hash: int = 0) -> bytes:
     return b"".join([*parts, encode_footer(header, offset, state_hash)])
 
 
-PARTITION = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
+PARTITION: tuple[Any, ...] = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -25,10 +27,14 @@ async def get(address: str, path: str) -> tuple[int, str, str]:
     return int(head.split()[1]), head, body
 
 
+Node = tuple[HttpServer, dict[str, Any]]
+"""A server, and what it says."""
+
+
 @pytest.fixture
-async def node():
+async def node() -> AsyncIterator[Node]:
     metrics = MetricsRegistry(process=False)
-    state = {"ready": (False, "no leader is known"), "offset": 41}
+    state: dict[str, Any] = {"ready": (False, "no leader is known"), "offset": 41}
     metrics.gauge("raft_metrics_high_watermark", "The first offset not committed.", lambda: state["offset"])
     server = HttpServer(
         "127.0.0.1", 0, metrics, lambda: state["ready"], title="controller 1", status=lambda: {"role": "<follower>"}
@@ -38,7 +44,7 @@ async def node():
     await server.stop()
 
 
-async def test_metrics_are_read_at_each_scrape(node):
+async def test_metrics_are_read_at_each_scrape(node: Node) -> None:
     server, state = node
     status, head, body = await get(server.address, "/metrics")
     assert status == 200
@@ -48,18 +54,18 @@ async def test_metrics_are_read_at_each_scrape(node):
     assert "raft_metrics_high_watermark 42.0" in (await get(server.address, "/metrics"))[2]
 
 
-async def test_readyz_gives_its_reason(node):
+async def test_readyz_gives_its_reason(node: Node) -> None:
     server, state = node
     assert (await get(server.address, "/readyz"))[::2] == (503, "no leader is known\n")
     state["ready"] = (True, "follower of 2 in epoch 7")
     assert (await get(server.address, "/readyz"))[::2] == (200, "follower of 2 in epoch 7\n")
 
 
-async def test_livez_is_ok_while_not_ready(node):
+async def test_livez_is_ok_while_not_ready(node: Node) -> None:
     assert (await get(node[0].address, "/livez"))[::2] == (200, "ok\n")
 
 
-async def test_page_shows_status_and_escapes_it(node):
+async def test_page_shows_status_and_escapes_it(node: Node) -> None:
     status, head, body = await get(node[0].address, "/")
     assert status == 200
     assert "text/html" in head
@@ -69,11 +75,11 @@ async def test_page_shows_status_and_escapes_it(node):
     assert "<follower>" not in body
 
 
-async def test_unknown_path_is_404(node):
+async def test_unknown_path_is_404(node: Node) -> None:
     assert (await get(node[0].address, "/nope"))[0] == 404
 
 
-async def test_port_in_use_is_a_config_error_naming_the_address(node):
+async def test_port_in_use_is_a_config_error_naming_the_address(node: Node) -> None:
     host, _, port = node[0].address.rpartition(":")
     second = HttpServer(host, int(port), MetricsRegistry(process=False), lambda: (True, ""))
     with pytest.raises(ConfigError, match=rf"http.listener: 127.0.0.1:{port}: Address already in use"):
@@ -81,7 +87,7 @@ async def test_port_in_use_is_a_config_error_naming_the_address(node):
     await second.stop()
 
 
-async def test_stop_frees_the_port_and_is_idempotent(node):
+async def test_stop_frees_the_port_and_is_idempotent(node: Node) -> None:
     server, _ = node
     host, _, port = server.address.rpartition(":")
     await server.stop()
@@ -92,13 +98,13 @@ async def test_stop_frees_the_port_and_is_idempotent(node):
     await again.stop()
 
 
-async def test_signals_stay_the_process_s(node):
+async def test_signals_stay_the_process_s(node: Node) -> None:
     import signal
 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-async def test_silent_connections_shut_no_health_check_out(node):
+async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
     server, _state = node
     host, _, port = server.address.rpartition(":")
     held = [await asyncio.open_connection(host, int(port)) for _ in range(HTTP_MAX_CONNECTIONS + 20)]
@@ -111,7 +117,7 @@ async def test_silent_connections_shut_no_health_check_out(node):
         writer.close()
 
 
-async def test_a_connection_without_a_whole_request_is_closed(monkeypatch):
+async def test_a_connection_without_a_whole_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
     server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), lambda: (True, "fine"))
     await server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -17,7 +18,7 @@ from grpc._cython import cygrpc  # isort: skip
 
 
 @pytest.fixture(autouse=True)
-def _restore():
+def _restore() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -26,7 +27,7 @@ def _restore():
     structlog.contextvars.clear_contextvars()
 
 
-def test_json_when_not_a_terminal_with_bound_fields():
+def test_json_when_not_a_terminal_with_bound_fields() -> None:
     out = io.StringIO()
     setup_logging("info", "auto", stream=out, node_id=3)
     structlog.get_logger("x").info("became leader", epoch=7)
@@ -35,7 +36,7 @@ def test_json_when_not_a_terminal_with_bound_fields():
     assert line["timestamp"].endswith("Z")
 
 
-def test_below_the_level_nothing_is_written():
+def test_below_the_level_nothing_is_written() -> None:
     out = io.StringIO()
     setup_logging("warning", "json", stream=out)
     structlog.get_logger().info("quiet")
@@ -43,7 +44,7 @@ def test_below_the_level_nothing_is_written():
     assert out.getvalue() == ""
 
 
-def test_libraries_log_in_the_same_form():
+def test_libraries_log_in_the_same_form() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out, node_id=3)
     logging.getLogger("uvicorn.error").warning("port %d", 80)
@@ -51,7 +52,7 @@ def test_libraries_log_in_the_same_form():
     assert (line["event"], line["level"], line["node_id"]) == ("port 80", "warning", 3)
 
 
-def test_an_exception_is_part_of_the_line():
+def test_an_exception_is_part_of_the_line() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     try:
@@ -61,7 +62,7 @@ def test_an_exception_is_part_of_the_line():
     assert "JSONDecodeError" in json.loads(out.getvalue())["exception"]
 
 
-def test_console_is_for_people():
+def test_console_is_for_people() -> None:
     out = io.StringIO()
     setup_logging("info", "console", stream=out)
     structlog.get_logger().info("became leader", epoch=7)
@@ -70,7 +71,7 @@ def test_console_is_for_people():
     assert "{" not in out.getvalue()
 
 
-def test_setting_up_twice_does_not_double_lines():
+def test_setting_up_twice_does_not_double_lines() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     setup_logging("info", "json", stream=out)
@@ -78,7 +79,7 @@ def test_setting_up_twice_does_not_double_lines():
     assert len(out.getvalue().splitlines()) == 1
 
 
-def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are():
+def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     asyncio_log = logging.getLogger("asyncio")
@@ -91,7 +92,7 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are():
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(logger: str):
+def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(logger: str) -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     message = "Unexpected [ExecuteBatchError] raised by servicer method"

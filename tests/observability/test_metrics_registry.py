@@ -27,22 +27,22 @@ def page(metrics: MetricsRegistry) -> list[str]:
 
 
 @pytest.fixture
-def metrics():
+def metrics() -> MetricsRegistry:
     return MetricsRegistry(process=False)
 
 
-def test_two_registries_share_nothing(metrics):
+def test_two_registries_share_nothing(metrics: MetricsRegistry) -> None:
     other = MetricsRegistry(process=False)
     metrics.gauge("a", "A.", lambda: 1)
     assert "a 1.0" in page(metrics)
     assert page(other) == []
 
 
-def test_process_metrics_on_demand():
+def test_process_metrics_on_demand() -> None:
     assert any(line.startswith("process_cpu_seconds_total") for line in page(MetricsRegistry()))
 
 
-def test_counter_and_labelled_gauge(metrics):
+def test_counter_and_labelled_gauge(metrics: MetricsRegistry) -> None:
     metrics.counter("raftlog_elections", "Elections.", lambda: 3)
     metrics.gauges("raftlog_lag", "Lag.", ("broker",), lambda: [(("4",), 0), (("5",), 17)])
     lines = page(metrics)
@@ -51,11 +51,11 @@ def test_counter_and_labelled_gauge(metrics):
     assert 'raftlog_lag{broker="5"} 17.0' in lines
 
 
-def test_nothing_is_read_before_a_scrape(metrics):
+def test_nothing_is_read_before_a_scrape(metrics: MetricsRegistry) -> None:
     metrics.gauge("a", "A.", lambda: pytest.fail("read too early"))
 
 
-def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics):
+def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics: MetricsRegistry) -> None:
     latency = metrics.latency("raftlog_fsync_seconds", "Fsync.")
     for seconds in (0.0001, 0.0002, 0.004, 99.0):
         latency.observe(seconds)
@@ -68,12 +68,12 @@ def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics):
     assert "raftlog_fsync_seconds_sum 99.0043" in lines
 
 
-def test_latency_given_is_the_one_shown(metrics):
+def test_latency_given_is_the_one_shown(metrics: MetricsRegistry) -> None:
     latency = Latency()
     assert metrics.latency("x_seconds", "X.", latency) is latency
 
 
-def test_quorum_metrics_of_a_leader(metrics):
+def test_quorum_metrics_of_a_leader(metrics: MetricsRegistry) -> None:
     now = quorum_pb2.DescribeQuorumResponse(
         node_id=1, role="leader", leader_id=1, leader_epoch=7, voted_id=1, log_end_offset=100, high_watermark=90
     )
@@ -91,7 +91,7 @@ def test_quorum_metrics_of_a_leader(metrics):
     assert not any("replica_lag" in line and ('"1"' in line or '"3"' in line) for line in lines)
 
 
-def test_refused_messages(metrics):
+def test_refused_messages(metrics: MetricsRegistry) -> None:
     refused = {("VoteRequest", "replica_epoch"): 3}
     add_refusal_metrics(metrics, lambda: refused)
     name = "raftlog_quorum_messages_refused_total"
@@ -104,7 +104,7 @@ def broker_record(broker_id: int, *, fenced: bool) -> records_pb2.RegisterBroker
     return records_pb2.RegisterBrokerRecord(broker_id=broker_id, incarnation_id="i", broker_epoch=0, fenced=fenced)
 
 
-def test_controller_metrics_active_and_not(metrics):
+def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
     builder = ImageBuilder(Image())
     records = [record(broker_record(4, fenced=True)), record(broker_record(5, fenced=False))]
     builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1234)
@@ -129,7 +129,7 @@ def test_controller_metrics_active_and_not(metrics):
     assert 'raftlog_broker_holds_lowest_acknowledged_offset{broker="5"} 1.0' in lines
 
 
-def test_broker_metrics(metrics):
+def test_broker_metrics(metrics: MetricsRegistry) -> None:
     now = broker_pb2.DescribeBrokerResponse(
         broker_id=4, broker_epoch=17, state=controller_pb2.ACTIVE, applied_offset=40, lowest_acknowledged_offset=38
     )
@@ -141,7 +141,7 @@ def test_broker_metrics(metrics):
     assert "raftlog_broker_self_fenced 0.0" in lines
 
 
-def test_space_metrics_of_any_node(metrics):
+def test_space_metrics_of_any_node(metrics: MetricsRegistry) -> None:
     measured = [(-1, False)]
     add_space_metrics(metrics, lambda: measured[0])
     before = page(metrics)

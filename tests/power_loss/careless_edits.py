@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ def _nothing(*_: object, **__: object) -> None:
 
 def log_not_synced() -> None:
     """``flush_wal(True)`` -> ``False``."""
-    RocksLog.sync = lambda self: self._db.flush_wal(False)  # type: ignore[method-assign]
+    RocksLog.sync = lambda self: self._db.flush_wal(False)
 
 
 def partitions_not_synced() -> None:
     """``flush_wal(True)`` -> ``False``."""
-    RocksPartitions.sync = lambda self: self._db.flush_wal(False)  # type: ignore[method-assign]
+    RocksPartitions.sync = lambda self: self._db.flush_wal(False)
 
 
 def directory_of_small_files_not_synced() -> None:
@@ -91,7 +92,7 @@ def directories_above_not_synced() -> None:
 
 def snapshot_not_synced() -> None:
     """Renamed before its bytes are durable."""
-    snapshot_files.os = _OsWithoutFsync  # type: ignore[assignment]
+    snapshot_files.os = _OsWithoutFsync
 
 
 class _OsWithoutFsync:
@@ -129,7 +130,7 @@ def log_emptied_after_its_state() -> None:
         self._rocks.sync()
         self._snapshots.delete_before(snapshot_id)
 
-    RocksLogStore._empty_at = empty_at  # type: ignore[method-assign]
+    RocksLogStore._empty_at = empty_at
 
 
 def log_emptied_without_a_sync() -> None:
@@ -141,7 +142,7 @@ def log_emptied_without_a_sync() -> None:
         self._keep_state(emptied_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
 
-    RocksLogStore._empty_at = empty_at  # type: ignore[method-assign]
+    RocksLogStore._empty_at = empty_at
 
 
 def chunks_deleted_before_the_start_moves() -> None:
@@ -154,7 +155,7 @@ def chunks_deleted_before_the_start_moves() -> None:
         self._keep_state(started_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
 
-    RocksLogStore._advance = advance  # type: ignore[method-assign]
+    RocksLogStore._advance = advance
 
 
 def truncation_below_its_floor() -> None:
@@ -168,7 +169,7 @@ def truncation_below_its_floor() -> None:
         ):
             real(self, state)
 
-    RocksLogStore._keep_state = keep  # type: ignore[method-assign]
+    RocksLogStore._keep_state = keep
 
 
 def acknowledged_before_the_sync() -> None:
@@ -179,7 +180,7 @@ def acknowledged_before_the_sync() -> None:
         # Behind whoever was waiting for the report.
         asyncio.get_running_loop().call_soon(lambda: self._disk.run(self._rocks.sync, _nothing, inline=inline))
 
-    RocksLogStore._start_sync = start  # type: ignore[method-assign]
+    RocksLogStore._start_sync = start
 
 
 def sync_covers_what_came_after() -> None:
@@ -190,7 +191,7 @@ def sync_covers_what_came_after() -> None:
         self._covered_end_offset = self.end_offset
         real(self, error)
 
-    GroupCommit.sync_finished = finished  # type: ignore[method-assign]
+    GroupCommit.sync_finished = finished
 
 
 def recovery_votes_last() -> None:
@@ -232,7 +233,7 @@ def restored_log_not_synced() -> None:
         def close(self) -> None:
             _LEFT_OPEN.append(self)
 
-    restore.RocksLog = Unsynced  # type: ignore[misc]
+    restore.RocksLog = Unsynced
 
 
 _LEFT_OPEN: list[RocksLog] = []
@@ -242,7 +243,7 @@ def backup_not_synced() -> None:
     """Linked before it is durable."""
     from raftlog.client import backup
 
-    backup.os = type("_", (), {"fsync": staticmethod(_nothing), "getpid": os.getpid, "link": os.link})  # type: ignore[assignment]
+    backup.os = type("_", (), {"fsync": staticmethod(_nothing), "getpid": os.getpid, "link": os.link})
 
 
 def backup_name_not_synced() -> None:
@@ -256,7 +257,7 @@ def segments_directory_not_synced() -> None:
     """A manifest may name files of which the directory is not durable."""
     from raftlog.segments import place
 
-    place.make_directories = lambda directory: directory.mkdir(parents=True, exist_ok=True)
+    place.make_directories = partial(Path.mkdir, parents=True, exist_ok=True)
 
 
 def remembered_not_synced() -> None:
@@ -281,7 +282,7 @@ def partitions_marked_clean_first() -> None:
         write_partitions_state(self._directory, left)
         real(self)
 
-    RocksPartitionStore.close = close  # type: ignore[method-assign]
+    RocksPartitionStore.close = close
 
 
 def segments_not_synced() -> None:

@@ -137,7 +137,7 @@ def restore_backup(root: Path) -> None:
         mark("storing", name=snapshot.name, data=snapshot.read_bytes().hex())
         return chunk
 
-    restoring.beginning_chunk = said  # type: ignore[assignment]
+    restoring.beginning_chunk = said
     mark("identifying", identity=asdict(identity))
     mark("voting", vote=vote_as_said(VoteState(epoch=7)))
     restore(

@@ -138,7 +138,7 @@ async def _group_commit(directory: Path) -> None:
         said.set()
         done.set_result(None)
 
-    rocks.sync = held  # type: ignore[method-assign]
+    rocks.sync = held
     dones: list[asyncio.Future[None]] = []
     for _ in range(4):
         appended.clear()
@@ -297,7 +297,7 @@ def recover_by_hand(root: Path) -> None:
             mark("appending", base=base, end=behind, data=data)
         return chunk
 
-    unsafe_recovery.beginning_chunk = said  # type: ignore[assignment]
+    unsafe_recovery.beginning_chunk = said
     done = asyncio.run(recover_unsafely(root / "data", endpoint="h:1", reason="fire", now_ms=5_000))
     mark("identified", identity=asdict(replace(IDENTITY, generation=1)))
     mark("voted", vote=vote_as_said(VoteState(epoch=done.epoch)))

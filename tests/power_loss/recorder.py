@@ -144,8 +144,8 @@ class Recorder:
             if args[3] & _SHARED and args[2] & _WRITABLE and args[4] < 2**31:
                 self._refuse(tid, "a shared writable mapping", args[4])
         elif name in {"fsync", "fdatasync"}:
-            if (file := self._open_file(tid, args[0])) is not None:
-                return lambda _: self.events.append(Synced(file))
+            if (synced := self._open_file(tid, args[0])) is not None:
+                return lambda _: self.events.append(Synced(synced))
         elif name == "ftruncate":
             if (file := self._open_file(tid, args[0])) is not None:
                 return lambda _: self.events.append(Resized(file, args[1]))
@@ -177,7 +177,10 @@ class Recorder:
             second = self._path(tid, args[2], args[3]) if at else self._path(tid, _CWD, args[1])
             place = self._place(second)
             file = self._existing(first)
-            return None if place is None or file is None else lambda _: self.events.append(Linked(*place, file))
+            if place is None or file is None:
+                return None
+            linked = Linked(*place, file)
+            return lambda _: self.events.append(linked)
         place = self._place(first)
         if place is None:
             return None

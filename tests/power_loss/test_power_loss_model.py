@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
 
 
 def test_a_machine_without_numbers_for_its_calls_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(TracingError, match="this is riscv64"):
         tracing.names_of_this_machine()
 

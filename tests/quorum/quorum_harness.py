@@ -212,6 +212,11 @@ class SimNode:
         assert self.core is not None
         return self.core
 
+    @property
+    def role(self) -> Any:
+        """What it is at the moment, with the parts that only a leader or a follower has."""
+        return self.up._node.role
+
     def start(self) -> None:
         self.life += 1
         recovered = self.disk.recover()
@@ -443,7 +448,7 @@ class Cluster:
         known_directories: bool = True,
         start: bool = True,
         checked: bool = True,
-        **timing: int,
+        **timing: Any,
     ) -> None:
         # Most tests want each piece of news in a message of its own, to see what it causes.
         timing = {"high_watermark_linger_ms": 0, **timing}

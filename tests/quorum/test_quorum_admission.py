@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
@@ -35,8 +36,8 @@ from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-def begin(leader_id: int, epoch: int, endpoint: str = "", **fields: object) -> pb.BeginQuorumEpochRequest:
-    values: dict[str, object] = {"voter_id": 1, "voter_directory_id": "dir1"}
+def begin(leader_id: int, epoch: int, endpoint: str = "", **fields: Any) -> pb.BeginQuorumEpochRequest:
+    values: dict[str, Any] = {"voter_id": 1, "voter_directory_id": "dir1"}
     return pb.BeginQuorumEpochRequest(
         cluster_id=CLUSTER, leader_id=leader_id, leader_epoch=epoch, leader_endpoint=endpoint, **values | fields
     )
@@ -168,7 +169,7 @@ def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> No
 
 
 @pytest.mark.parametrize("short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}])
-def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(short: dict[str, object]) -> None:
+def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(short: dict[str, Any]) -> None:
     node = one(VoteState(5), [(4, 1), (4, 2)])
     newer = {"replica_id": 9, "replica_epoch": 6, "last_offset_epoch": 4, "last_offset": 2}
     assert ask(node, vote_request(1, **newer | short)).error_code == ErrorCode.INVALID_REQUEST
@@ -274,9 +275,9 @@ def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
         {"max_metadata_version": -1},
     ],
 )
-def test_what_a_fetch_says_has_limits(fields: dict[str, object]) -> None:
+def test_what_a_fetch_says_has_limits(fields: dict[str, Any]) -> None:
     node = leader_of_three()
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "replica_id": 2,
         "replica_directory_id": "dir2",
@@ -285,4 +286,4 @@ def test_what_a_fetch_says_has_limits(fields: dict[str, object]) -> None:
     }
     node.step(RequestReceived(pb.FetchRequest(**values | fields), (2, 0, 0)))
     assert effects_of(node, ReplyFetch)[-1].response.error_code == ErrorCode.INVALID_REQUEST
-    assert not node.up._node.role.progress.observers
+    assert not node.role.progress.observers

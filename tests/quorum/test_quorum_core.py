@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,10 +45,10 @@ def field_values(descriptor: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def requests(draw: st.DrawFn) -> Any:
-    kind = draw(
+    kind: Any = draw(
         st.sampled_from([pb.VoteRequest, pb.BeginQuorumEpochRequest, pb.EndQuorumEpochRequest, pb.FetchRequest])
     )
-    values = {}
+    values: dict[str, Any] = {}
     for descriptor in kind.DESCRIPTOR.fields:
         if descriptor.name == "cluster_id":
             values["cluster_id"] = draw(st.sampled_from([CLUSTER, CLUSTER, CLUSTER, "x"]))
@@ -124,7 +125,7 @@ def test_persist_vote_of_the_leader_goes_behind_the_sends() -> None:
 
 def test_validate_finds_what_is_wrong() -> None:
     """The checks can fail: each breach is named."""
-    breaches = [
+    breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
         ("never goes down", lambda node: setattr(node, "high_watermark", 0)),
@@ -151,7 +152,7 @@ def test_validate_finds_what_is_wrong() -> None:
 
 def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> None:
     """What costs O(1) is checked after every step, not in tests alone; the step's effects are not handed out."""
-    breaches = [
+    breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
         ("never goes down", lambda node: setattr(node, "high_watermark", 0)),

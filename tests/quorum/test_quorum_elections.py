@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
@@ -28,8 +29,8 @@ from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-def vote_request(to: int, **fields: object) -> pb.VoteRequest:
-    values: dict[str, object] = {
+def vote_request(to: int, **fields: Any) -> pb.VoteRequest:
+    values: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "voter_id": to,
         "voter_directory_id": f"dir{to}",
@@ -42,14 +43,14 @@ def vote_request(to: int, **fields: object) -> pb.VoteRequest:
     return pb.VoteRequest(**(values | fields))
 
 
-def ask(node: SimNode, request: object) -> object:
+def ask(node: SimNode, request: object) -> Any:
     """The node's answer, whether it may leave already or not."""
     at = len(node.effects)
     node.step(RequestReceived(request, (2, 0, 0)))
     return next(effect.response for effect in node.effects[at:] if isinstance(effect, Reply))
 
 
-def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: int) -> SimNode:
+def one(vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: Any) -> SimNode:
     """Node 1 of three, alone in the world."""
     cluster = Cluster(3, start=False, checked=False, **options)
     cluster.fatal_allowed = True
@@ -155,7 +156,7 @@ def test_restarted_follower_remembers_its_vote() -> None:
         ({"last_offset_epoch": 5, "pre_vote": True}, ErrorCode.NONE),
     ],
 )
-def test_vote_request_checks(fields: dict[str, object], error: ErrorCode) -> None:
+def test_vote_request_checks(fields: dict[str, Any], error: ErrorCode) -> None:
     node = one(VoteState(5))
     response = ask(node, vote_request(1, **fields))
     assert response.error_code == error
@@ -261,7 +262,7 @@ def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
     assert node.up.role == "leader"
 
 
-def answer(send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: int) -> ResponseReceived:
+def answer(send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: Any) -> ResponseReceived:
     response = pb.VoteResponse(
         leader_id=fields.get("leader_id", -1),
         leader_epoch=epoch,

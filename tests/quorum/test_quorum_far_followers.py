@@ -83,7 +83,7 @@ def test_the_question_of_one_with_a_shorter_log_is_its_answer() -> None:
 def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
     """[Refused and forgotten, it cost both a whole timeout]"""
     node = doubting()
-    node.up._node.role._hears_leader = True
+    node.role._hears_leader = True
     node.cluster.run(0.9)
     assert not ask(node, 2, end=5)
     assert node.up.role == "follower"
@@ -95,7 +95,7 @@ def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
 def test_an_old_question_does_not_count() -> None:
     """It may hear the leader again."""
     node = doubting()
-    node.up._node.role._hears_leader = True
+    node.role._hears_leader = True
     node.cluster.run(0.4)
     assert not ask(node, 2, end=5)
     time_out(node)
@@ -104,7 +104,7 @@ def test_an_old_question_does_not_count() -> None:
 def test_who_fell_back_to_a_silent_leader_asks_again_when_another_does() -> None:
     node = doubting(5)
     time_out(node)
-    node.up._node.role.lost()
+    node.role.lost()
     assert node.up.role == "follower"
     assert not ask(node, 2, end=4)
     assert node.up.role == "prospective"
@@ -159,7 +159,7 @@ def test_the_silent_leader_is_not_waited_for() -> None:
     assert away.up.role == "follower"
     cluster.heal()
     cluster.run(2.0)
-    assert away.up._node.role._hears_leader
+    assert away.role._hears_leader
     assert len(effects_of(leader, BecameLeader)) == 1
     assert not any(persisted.vote.epoch > 1 for persisted in effects_of(away, PersistVote))
 

@@ -379,7 +379,7 @@ class Attack:
 
 def attacks() -> list[tuple[Callable[..., SimNode], bool, Any, Any, Any]]:
     """(node, with a log, kind, field, value): each field at each value alone."""
-    found = []
+    found: list[Any] = []
     for builder, logged in NODES:
         core = builder(logged=logged).up
         for kind in (*REQUESTS, *RESPONSES):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, voter, voters_value
 
@@ -28,7 +31,7 @@ def voters(*names: str) -> tuple[Voter, ...]:
     return tuple(voter(name) for name in names)
 
 
-def logged(voting: int = 3, observing: int = 1, **options: int) -> tuple[Cluster, SimNode]:
+def logged(voting: int = 3, observing: int = 1, **options: Any) -> tuple[Cluster, SimNode]:
     """A cluster whose first set is in the log and committed, and its leader."""
     cluster = Cluster(voting, observing, connected=True, **options)
     leader = cluster.elect()
@@ -262,7 +265,7 @@ def test_the_successor_leads_next() -> None:
         if successor == leader.id:
             continue
         leader.step(ResignRequested("transfer", successor))
-        took = cluster.run_until(lambda c=cluster: bool(c.leaders()) and c.calm(), 1)
+        took = cluster.run_until(partial(lambda all_: bool(all_.leaders()) and all_.calm(), cluster), 1)
         assert cluster.leader().id == successor
         assert cluster.leader().up.epoch == 2, "nobody disturbed it"
         assert took < 0.1

@@ -169,11 +169,11 @@ def test_majority_heard_at() -> None:
 def test_caught_up() -> None:
     replica = Progress(voter_set(3), 1, 0.0).heard_from(2, "dir2")
     replica.acknowledge(3, 5, 1.0)
-    assert replica.caught_up_at is None
-    replica.acknowledge(5, 8, 2.0)
-    assert replica.caught_up_at == 1.0, "has now what the leader had at the Fetch before"
-    replica.acknowledge(8, 8, 3.0)
-    assert replica.caught_up_at == 3.0
+    seen: list[float | None] = [replica.caught_up_at]
+    for end, leader_end, now in ((5, 8, 2.0), (8, 8, 3.0)):
+        replica.acknowledge(end, leader_end, now)
+        seen.append(replica.caught_up_at)
+    assert seen == [None, 1.0, 3.0], "at 2.0 it has what the leader had at the Fetch before"
 
 
 def test_preferred_candidates_go_by_offset() -> None:

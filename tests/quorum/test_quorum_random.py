@@ -173,7 +173,7 @@ class Chaos:
             # False evidence of death must cost no more than an election.
             node, peer = rng.choice(cluster.alive), rng.choice(cluster.voters).node_id
             if peer != node.id:
-                node.step(rng.choice([PeerLost, PeerConnected])(peer))
+                node.step(PeerLost(peer) if rng.choice([True, False]) else PeerConnected(peer))
 
     def disk_work(self) -> None:
         for node in self.rng.sample(self.cluster.alive, len(self.cluster.alive)):

@@ -65,7 +65,7 @@ def follower_of_two(log: list[tuple[int, int]] | None = None, epoch: int = 3, **
 def fetch(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
     """Node's answers to a Fetch, those it had parked before included."""
     at = len(node.effects)
-    values = {
+    values: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "replica_id": replica,
         "replica_directory_id": f"dir{replica}",
@@ -83,7 +83,7 @@ def fetch(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
 
 def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
     """A Fetch of a replica that has all and knows all."""
-    values = {
+    values: dict[str, Any] = {
         "fetch_offset": node.up.log_end_offset,
         "last_fetched_epoch": node.up.epoch,
         "high_watermark": node.up.high_watermark,
@@ -269,7 +269,9 @@ def test_where_logs_differ(offset: int, epoch: int, diverging: tuple[int, int] |
     make_leader(cluster[1])
     node = cluster[1]
     node.propose([8, 9])
-    (reply,) = fetch(node, fetch_offset=offset, last_fetched_epoch=epoch) or [None]
+    replies = fetch(node, fetch_offset=offset, last_fetched_epoch=epoch)
+    assert len(replies) <= 1
+    reply = replies[0] if replies else None
     acknowledged = node.up.describe(node.cluster.now).voters[1].log_end_offset
     if diverging is None:
         assert acknowledged == offset
@@ -566,14 +568,14 @@ def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -
     """The leader lacks what is committed. Its word does not end this node, which has it: it follows no further, and says so."""
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
-    deadline = node.up._node.role.election_timer
+    deadline = node.role.election_timer
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
     assert not effects_of(node, Truncate)
     assert not effects_of(node, Fatal)
     (refused,) = effects_of(node, Refused)
     assert (refused.field, refused.contradiction) == ("diverging_epoch", True)
     assert "below the high watermark 2" in refused.reason
-    assert node.up._node.role.election_timer == deadline, "the fetch timer runs on: no answer that counts"
+    assert node.role.election_timer == deadline, "the fetch timer runs on: no answer that counts"
     assert len(effects_of(node, SendFetch)) == 2, "asked again after a pause only"
 
 

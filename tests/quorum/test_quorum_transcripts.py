@@ -161,7 +161,7 @@ class Player:
 
     def begin(self, *arguments: str) -> None:
         sizes = [int(a) for a in arguments if "=" not in a]
-        timing = {key: int(value) for key, value in (a.split("=") for a in arguments if "=" in a)}
+        timing: dict[str, Any] = {key: int(value) for key, value in (a.split("=") for a in arguments if "=" in a)}
         timing = {"election_jitter_max_ms": 0} | timing
         self.cluster = Cluster(*sizes, start=False, **timing)
         self.cluster.fatal_allowed = True

@@ -48,7 +48,7 @@ class AuditedLog(LogHistory):
         return self.draft.partitions[self.topics[name], 0]
 
     def changed(self, name: str, **named: Any) -> pb.PartitionChangeRecord:
-        values = {
+        values: dict[str, Any] = {
             field: pb.IdList(ids=value) if isinstance(value, list) and field != "isr_with_epochs" else value
             for field, value in named.items()
         }
@@ -74,8 +74,8 @@ class AuditedLog(LogHistory):
         )
 
     def registration(self, broker_id: int, **named: Any) -> pb.RegisterBrokerRecord:
-        facts = {"broker_epoch": self.end_offset, "incarnation_id": "another", "fenced": True} | named
-        return pb.RegisterBrokerRecord(broker_id=broker_id, **facts)
+        facts: dict[str, Any] = {"broker_epoch": self.end_offset, "incarnation_id": "another", "fenced": True}
+        return pb.RegisterBrokerRecord(broker_id=broker_id, **facts | named)
 
     def say(self, reached: int, *, high_watermark: int | None = None, applied: dict[int, int] | None = None) -> int:
         """A progress record. ``applied``: who has changed; everybody has applied what is reached if it is not given."""

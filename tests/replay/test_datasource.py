@@ -166,8 +166,10 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said(spark: SparkSession, options: dict[str, str], schema: str, message: str) -> None:
+    columns = StructType.fromDDL(schema)
+    assert isinstance(columns, StructType)
     with pytest.raises(ReplayError, match=message):
-        datasource.RawReader(options, StructType.fromDDL(schema))
+        datasource.RawReader(options, columns)
 
 
 # --- with Spark ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,11 +27,11 @@ def test_what_is_carried_along(order: Order, spark: SparkSession) -> None:
     )
     expected = []
     for index, (at, value) in enumerate(rows):
-        to_here = [v for _, v in rows[: index + 1] if v is not None]
-        earlier = [v for _, v in rows[:index] if v is not None]
-        last, before = to_here[-1:] or [None], earlier[-1:] or [None]
+        to_here: list[Any] = [v for _, v in rows[: index + 1] if v is not None]
+        earlier: list[Any] = [v for _, v in rows[:index] if v is not None]
+        last, before = (to_here or [None])[-1], (earlier or [None])[-1]
         most, most_before = max(to_here, default=None), max(earlier, default=None)
-        expected.append((at, value, last[0], before[0], most, most_before, sum(to_here)))
+        expected.append((at, value, last, before, most, most_before, sum(to_here)))
     assert sorted(tuple(row) for row in found.collect()) == expected
 
 

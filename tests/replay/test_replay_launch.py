@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import typer
@@ -301,7 +301,12 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
 @pytest.mark.parametrize("job", JOBS)
 def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []
-    monkeypatch.setattr(submit, "run_here", lambda request: seen.append(request) or EXIT_FINDINGS)
+
+    def run_here(request: Any) -> int:
+        seen.append(request)
+        return EXIT_FINDINGS
+
+    monkeypatch.setattr(submit, "run_here", run_here)
     asked = {"history": ["topic", "orders"], "sql": ["SELECT 1"], "watch": ["audit", "--output", "seen"]}
     monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *asked.get(job, []), "--limit", "5"])
     with pytest.raises(SystemExit) as caught:

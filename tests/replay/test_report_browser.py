@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_sample as sample
@@ -43,7 +44,7 @@ def near(pixel: tuple[int, int, int], wanted: tuple[int, int, int], by: int = 24
 def rows(path: Path) -> list[Pixels]:
     with Image.open(path) as image:
         assert image.size == (WIDTH, HEIGHT)
-        flat = list(image.convert("RGB").get_flattened_data())
+        flat: list[Any] = list(image.convert("RGB").get_flattened_data())
     return [flat[start : start + WIDTH] for start in range(0, len(flat), WIDTH)]
 
 
@@ -71,7 +72,7 @@ def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: 
     assert drawn >= 1
     assert f'data-drawn="{drawn}"' in root[0]
     assert re.search(r'class="card incident critical chosen"', shown)
-    begins, ends = (float(each) for each in re.search(r'data-shown="(\d+) (\d+)"', root[0]).groups())  # type: ignore[union-attr]
+    begins, ends = (float(each) for each in re.search(r'data-shown="(\d+) (\d+)"', root[0]).groups())
     assert sample.BEGINS_MS < begins < sample.at(60) < sample.at(90) < ends < sample.ENDS_MS
 
 

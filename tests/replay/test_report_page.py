@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import re
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_sample as sample
@@ -46,8 +48,8 @@ class Document(HTMLParser):
         (self.scripts if self._script else self.words).append(data)
 
     @property
-    def figures(self) -> dict[str, dict[str, dict[str, object]]]:
-        figures: dict[str, dict[str, dict[str, object]]] = json.loads(self.scripts[0])
+    def figures(self) -> dict[str, dict[str, dict[str, Any]]]:
+        figures: dict[str, dict[str, dict[str, Any]]] = json.loads(self.scripts[0])
         return figures
 
 
@@ -192,12 +194,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_place_that_takes_nothing_is_named_before_the_work_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(**_: object) -> None:
+    def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     assert page.writable(str(tmp_path / "report.html")) == tmp_path / "report.html"
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(page.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(ReplayError, match=r"report\.html: No space left on device"):
         page.writable(str(tmp_path / "report.html"))
 

@@ -160,7 +160,7 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
 
     take(batches[0], 0, Ledger(directory, "elections"), count_elections)
     with monkeypatch.context() as broken:
-        broken.setattr(*((Path, "rename") if step == "rename" else (Ledger, step)), crash)
+        broken.setattr(Path if step == "rename" else Ledger, step, crash)
         with pytest.raises(CrashError):
             take(batches[1], 1, Ledger(directory, "elections"), count_elections)
     for number, batch in enumerate(batches[1:], start=1):

@@ -57,7 +57,9 @@ class Eventful(LogHistory):
             self.alter_isr(name, index, [old.leader])
 
     def change(self, old: Any, **named: Any) -> None:
-        values = {field: pb.IdList(ids=value) if isinstance(value, list) else value for field, value in named.items()}
+        values: dict[str, Any] = {
+            field: pb.IdList(ids=value) if isinstance(value, list) else value for field, value in named.items()
+        }
         change = pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, **values)
         self.append(change, principal="User:admin")
 

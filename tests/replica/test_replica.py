@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from simulated import simulated
@@ -19,6 +21,8 @@ from simulation.twins.loop import host_context, run
 from simulation.twins.network import SimNetwork
 
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
+
+T = TypeVar("T")
 
 
 class Recorder:
@@ -105,7 +109,7 @@ class World:
         self.network = SimNetwork(random.Random(5))
         self.nodes = [Node(self, i) for i in (1, 2, 3)]
 
-    async def until(self, condition, within_s: float = 20.0):
+    async def until(self, condition: Callable[[], T | None], within_s: float = 20.0) -> T:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             found = condition()
@@ -114,7 +118,7 @@ class World:
             assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
             await asyncio.sleep(0.005)
 
-    async def leader(self, among=None) -> Node:
+    async def leader(self, among: list[Node] | None = None) -> Node:
         return await self.until(
             lambda: next((n for n in among or self.nodes if n.recorder.leads and n.recorder.high_watermark > 0), None)
         )
@@ -219,7 +223,7 @@ def test_a_proposal_costs_each_follower_one_fetch_and_no_more(monkeypatch: pytes
     fetches: list[int] = []
     on_fetch = Leader.on_fetch
 
-    def counted(self: Leader, request, reply_to) -> None:
+    def counted(self: Leader, request: Any, reply_to: Any) -> None:
         fetches.append(request.fetch_offset)
         on_fetch(self, request, reply_to)
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -92,11 +92,12 @@ class Shell:
         self.votes: list[tuple[Any, Callable[[Any], None]]] = []
         self.store.write_vote = lambda vote, done: self.votes.append((vote, done))  # type: ignore[method-assign]
         self.transport = FakeTransport()
+        self.listener = Silent()
         self.replica = Replica(
             QuorumConfig("c", 1, "dir-1", VOTERS),
             self.store,
-            self.transport,
-            Silent(),
+            cast(Any, self.transport),
+            self.listener,
             rng=random.Random(2),
             wall_clock_ms=wall_clock_ms,
         )
@@ -195,16 +196,16 @@ async def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
     done(StorageError("no"))
     shell.ask(link, epoch=7)
     assert link.sent == []
-    assert [name for name, _ in shell.replica._listener.calls][-1] == "failed"
+    assert [name for name, _ in shell.listener.calls][-1] == "failed"
 
 
 @simulated
 async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
     shell = Shell()
     heard: list[tuple[int, int]] = []
-    shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign]
+    shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign, assignment]
     unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
     dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
     old = dialer.open()
     shell.replica._peers[2].send_fetch(41, pb.FetchRequest())
@@ -223,7 +224,7 @@ async def test_an_empty_answer_is_none() -> None:
     """An exception in here would end the link's task, and with it every election that needs this peer."""
     shell = Shell()
     unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
     dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
     link = dialer.open()
     shell.replica._peers[2].send(41, pb.VoteRequest())
@@ -236,7 +237,7 @@ async def test_an_empty_answer_is_none() -> None:
 async def test_a_request_without_a_link_fails_at_once() -> None:
     shell = Shell()
     unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign]
+    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
     shell.replica._peers[3].send(7, pb.EndQuorumEpochRequest())
     assert unanswered == [7]
 
@@ -279,7 +280,7 @@ async def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
     shell = Shell()
     answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
     gone: list[int] = []
-    shell.replica.gone = gone.append  # type: ignore[method-assign]
+    shell.replica.gone = gone.append  # type: ignore[method-assign, assignment]
 
     async def probe(address: str, timeout_s: float) -> Probe:
         return answers.pop(0)
@@ -335,13 +336,13 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
         link.send = broken  # type: ignore[method-assign]
         shell.persist()
     else:
-        shell.replica.core._node.admit = broken
-        shell.replica.core._node.become_prospective = broken
+        shell.replica.core._node.admit = broken  # type: ignore[method-assign]
+        shell.replica.core._node.become_prospective = broken  # type: ignore[method-assign]
         if where == "request":
             shell.ask(link, epoch=5)
         else:
             await asyncio.sleep(3)
-    failures = [arguments for name, arguments in shell.replica._listener.calls if name == "failed"]
+    failures = [arguments for name, arguments in shell.listener.calls if name == "failed"]
     assert [str(error) for (error,) in failures] == ["a defect: ValueError: out of range"]
     sent = len(link.sent)
     shell.ask(link, epoch=9)

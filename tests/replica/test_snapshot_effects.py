@@ -1,6 +1,7 @@
 """What the shell does with a fetched snapshot, with one of its own, and with the log below it."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ class Stage(Shell):
 
     @property
     def failed(self) -> bool:
-        return any(name == "failed" for name, _ in self.replica._listener.calls)
+        return any(name == "failed" for name, _ in self.listener.calls)
 
 
 @simulated
@@ -78,7 +79,7 @@ async def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_her
     assert replica.generation == 0
     chunk = beginning_chunk(pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
     steps: list[ev.Event] = []
-    replica._step = steps.append  # type: ignore[method-assign]
+    replica._step = steps.append  # type: ignore[method-assign, assignment]
     replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
     [event] = steps
     assert isinstance(event, ev.ResponseReceived)
@@ -140,7 +141,7 @@ async def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_wh
     stage.append(10)
     told: list[tuple[SnapshotId, int]] = []
     stage.replica.write_snapshot(*own(7), lambda id_, size: told.append((id_, size)))
-    assert stage.replica.snapshots == ()
+    assert not list(stage.replica.snapshots)
     await asyncio.sleep(1)
     snapshot_id = SnapshotId(8, 1)
     assert ev.SnapshotFrozen(snapshot_id) in stage.events
@@ -155,7 +156,7 @@ async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
     header, made = own(7)
     told: list[SnapshotId] = []
 
-    def slowly():
+    def slowly() -> Iterator[bytes]:
         yield from made
         for _ in range(10_000):
             yield b""

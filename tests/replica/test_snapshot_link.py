@@ -1,10 +1,10 @@
 """The bulk link to a peer: dialed when something is asked, hung up when idle, and no request without an outcome."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from simulated import simulated
-from test_shell_rules import FakeTransport
+from test_shell_rules import FakeDialer, FakeTransport
 
 from raftlog.replica import snapshot_link
 from raftlog.replica.snapshot_link import SnapshotLink
@@ -27,10 +27,10 @@ class Heard:
 class Stage:
     def __init__(self, answer_s: float = 60.0) -> None:
         self.transport, self.heard = FakeTransport(), Heard()
-        self.link = SnapshotLink(2, "c2:9093", self.transport, self.heard, answer_s)
+        self.link = SnapshotLink(2, "c2:9093", cast(Any, self.transport), self.heard, answer_s)
 
     @property
-    def dialer(self):
+    def dialer(self) -> FakeDialer:
         return self.transport.dialers["c2:9093", Conversation.SNAPSHOT]
 
     def answer(self, link: Any, number: int) -> None:

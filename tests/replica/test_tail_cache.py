@@ -67,9 +67,9 @@ def test_old_chunks_make_room_and_the_rest_stays_right() -> None:
         end = behind
     assert cache.read(0, end, 1 << 20) is None
     assert 0 < end - cache.start_offset < 100
-    data = cache.read(cache.start_offset, end, 1 << 20)
-    assert data is not None
-    assert batch.scan(data, expect_offset=cache.start_offset).end_offset == end
+    kept = cache.read(cache.start_offset, end, 1 << 20)
+    assert kept is not None
+    assert batch.scan(kept, expect_offset=cache.start_offset).end_offset == end
 
 
 def test_a_truncated_log_is_forgotten() -> None:

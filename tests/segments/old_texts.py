@@ -43,9 +43,11 @@ class OldLog:
 
     @property
     def batches(self) -> list[bytes]:
-        found, at = [], 0
+        found: list[bytes] = []
+        at = 0
         while at < len(self.data):
             size = batch.size_at(self.data, at)
+            assert size is not None
             found.append(self.data[at : at + size])
             at += size
         return found

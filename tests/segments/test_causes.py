@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from old_texts import OLD, OLD_LEVEL, OldLog, Story, counting, decoded, images, reported, unpacked
 
@@ -122,7 +124,8 @@ def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
     draft.apply_batch([record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0)
     broker = draft.brokers[1]
     values = [getattr(broker, name) for name in Broker.__struct_fields__]
-    draft.brokers[1] = CausedBroker(*values, said_cause=said)
+    make: Any = CausedBroker
+    draft.brokers[1] = make(*values, said_cause=said)
     draft.replace("broker", (1,), broker, draft.brokers[1])
     image = draft.snapshot()
     with pytest.raises(CorruptLogError):

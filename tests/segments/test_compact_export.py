@@ -9,12 +9,12 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
-from raftlog.segments import compact as compacting
 from raftlog.segments.compact import compact, plan
 from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.export import export
 from raftlog.segments.follow import PublishPolicy, follow
 from raftlog.segments.manifest import KINDS, MANIFEST_NAME, RAW, RECORDS, Manifest, Retired, encode, read_manifest
+from raftlog.segments.pair import OpenPair
 from raftlog.segments.reading import read_segment
 from raftlog.segments.sweep import KEEP_RETIRED_MS
 from raftlog.segments.verify import verify_export
@@ -136,7 +136,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(
         for name in ("put", "replace"):
             patch.setattr(LocalPlace, name, counted(getattr(LocalPlace, name)))
         # A dead process tidies nothing up.
-        patch.setattr(compacting.OpenPair, "abandon", lambda self: None)
+        patch.setattr(OpenPair, "abandon", lambda self: None)
         with writer_at(exported) as writer:
             if call < 3:
                 with pytest.raises(Crash):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from raftlog import batch
 from raftlog.metadata.records import record
 from raftlog.segments import compare
+from raftlog.segments.columns import RowBuffer
 from raftlog.segments.compare import check_forms
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
@@ -154,7 +155,7 @@ def test_a_chain_that_is_broken(tmp_path: Path, epochs: list[int], times: list[i
     )  # fmt: skip
     records = replace(raw, kind=RECORDS, file="records/x.parquet")
     (tmp_path / RECORDS).mkdir()
-    rows = compare.RowBuffer()
+    rows = RowBuffer()
     for data in chunks:
         for header in batch.headers(data):
             rows.add(data, header)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,11 +14,12 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import UnknownRecordError
-from raftlog.segments import files, writer
+from raftlog.segments import files
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
+from raftlog.segments.pair import OpenPair
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
@@ -44,7 +46,7 @@ def test_rows_hold_the_records_and_fold_to_the_same_state(history: LogHistory, t
     export(history, tmp_path)
     rows = pq.read_table(tmp_path / RECORDS).to_pylist()
     assert [row["offset"] for row in rows] == list(range(history.end_offset))
-    by_batch: dict[int, list[dict[str, object]]] = {}
+    by_batch: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_batch.setdefault(row["batch_base_offset"], []).append(row)
     rebuilt = [
@@ -281,7 +283,7 @@ def test_a_crash_between_steps_leaves_the_old_export(
     with monkeypatch.context() as patch:
         patch.setattr(files, step, crashing)
         # A dead process tidies nothing up.
-        patch.setattr(writer.OpenPair, "abandon", lambda self: None)
+        patch.setattr(OpenPair, "abandon", lambda self: None)
         with pytest.raises(Crash):
             export(history, tmp_path)
     assert (tmp_path / "manifest.json").read_bytes() == before

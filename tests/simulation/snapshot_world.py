@@ -198,7 +198,8 @@ class World:
             return len(states) == 1
 
         await self.until(same, within_s, "everybody equally far")
-        for one in [*(node for node in self.nodes if node.is_up), *self.brokers]:
+        everybody: list[Any] = [*(node for node in self.nodes if node.is_up), *self.brokers]
+        for one in everybody:
             found = {name: one.service.image.configs[(16, name)]["match"] for name in self.written}
             assert found == self.written, one.name
         self.check()

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -21,7 +22,7 @@ QUIET = SwarmConfig(safety_s=2.0)
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()

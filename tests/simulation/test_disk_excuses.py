@@ -1,7 +1,7 @@
 """A process may stop itself for an error that a fault has raised, once; for any other error of its disk the run fails."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ KEY = (b"t" * 16, 0)
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()

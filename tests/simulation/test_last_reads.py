@@ -1,5 +1,6 @@
 """After the healing reads are demanded too: of every mode at each broker, and of every partition. Each demand is seen to fail."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ DATA = SwarmConfig(brokers=3, safety_s=4.0, liveness_s=20.0, reads_per_s=0.0, da
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()

@@ -1,7 +1,9 @@
 """The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more is an error."""
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tiers import in_gate
@@ -34,7 +36,7 @@ MAJORITY = Edit("raftlog.quorum.progress:Progress.majority_offset", "offsets[-se
 
 
 @pytest.fixture(scope="module")
-def pool(request: pytest.FixtureRequest):
+def pool(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
     """All hunts that are asked for are begun at once; each test waits for its own."""
     asked = [
         item.callspec.params
@@ -47,7 +49,7 @@ def pool(request: pytest.FixtureRequest):
 
 
 @pytest.mark.parametrize("mutant", in_gate(MUTANTS, GATE))
-def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str, Future], mutant: str) -> None:
+def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(pool: dict[str, Future[Any]], mutant: str) -> None:
     found = pool[mutant].result()
     assert isinstance(found, Killed), (
         "known to be killed by this seed: find out what has become blind, or find another seed"

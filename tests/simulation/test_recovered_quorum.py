@@ -1,6 +1,7 @@
 """BrokerTimelines in which the disks of a majority are lost for good: what is left is led on, and nothing else of it is lost."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -12,7 +13,7 @@ from simulation.world import run_swarm
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()

@@ -1,5 +1,7 @@
 """Runs that once failed, each by its seed and config, and what it was."""
 
+from collections.abc import Iterator
+
 import pytest
 import structlog
 
@@ -313,7 +315,7 @@ IN_TIERS = [
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()

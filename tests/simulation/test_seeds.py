@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -30,7 +31,7 @@ AFTER_A_RECOVERY = "Recovered"
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()
@@ -90,8 +91,7 @@ def test_a_config_printed_and_parsed_replays_the_run() -> None:
 
 
 def test_an_lao_above_what_some_broker_has_applied_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaoTracker.lao.fget
-    assert honest is not None
+    honest = vars(LaoTracker)["lao"].fget
     monkeypatch.setattr(LaoTracker, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1))
     assert "LAO" in str(run_swarm(1, SwarmConfig()).failure)
 

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -19,7 +21,7 @@ from simulation.twins.loop import run
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
@@ -75,7 +77,7 @@ async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_d
 def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ControllerService._load_slice
 
-    def slow(self, load):
+    def slow(self: Any, load: Any) -> Any:
         loop = asyncio.get_running_loop()
         if loop.time() < loading_until[0]:
             loop.call_later(0.05, self._schedule_turn)
@@ -163,7 +165,7 @@ def test_the_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.Monk
         wanted, enough = rng.randint(1, 10), asyncio.Event()
         honest = Replica._store_snapshot
 
-        def counted(self, effect):
+        def counted(self: Any, effect: Any) -> Any:
             parts.append(effect.position)
             honest(self, effect)
             if len(parts) == wanted:

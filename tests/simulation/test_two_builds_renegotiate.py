@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -39,7 +39,7 @@ WITHOUT_THE_GATE = (
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _quiet() -> Iterator[None]:
     silence()
     yield
     structlog.reset_defaults()
@@ -136,7 +136,7 @@ async def upgraded(cluster: Cluster) -> None:
     assert write.write.reached == common_pb2.ACKS_VISIBLE
 
 
-def live(test: Callable[[Cluster], object]) -> None:
+def live(test: Callable[[Cluster], Awaitable[object]]) -> None:
     async def main() -> None:
         cluster = Cluster()
         try:

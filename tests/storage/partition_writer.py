@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -98,7 +99,7 @@ async def write_for_ever(directory: Path, round_: int) -> None:
     store, begun_with = read_all(directory)
     window = asyncio.Semaphore(WINDOW)
 
-    def durable(error: StorageError | None, number: int) -> None:
+    def durable(number: int, error: StorageError | None) -> None:
         assert error is None, error
         say("durable", number)
         window.release()
@@ -106,7 +107,7 @@ async def write_for_ever(directory: Path, round_: int) -> None:
     for number, step in enumerate(steps(round_, begun_with), start=1):
         await window.acquire()
         carry_out(store, step)
-        store.flush(lambda error, number=number: durable(error, number), inline=number % 2 == 0)
+        store.flush(partial(durable, number), inline=number % 2 == 0)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -39,7 +41,7 @@ class Disk:
 
 
 @pytest.fixture
-async def disk():
+async def disk() -> AsyncIterator[Disk]:
     disk = Disk()
     yield disk
     disk.thread.close()
@@ -89,7 +91,7 @@ async def test_errors_are_reported(disk: Disk) -> None:
 async def test_close_waits_and_reports_nothing_more(disk: Disk) -> None:
     ran: list[str] = []
     for name in "ab":
-        disk.thread.run(lambda name=name: ran.append(name), lambda _: ran.append("reported"), inline=False)
+        disk.thread.run(partial(ran.append, name), lambda _: ran.append("reported"), inline=False)
     disk.thread.close()
     assert ran == ["a", "b"]
     await asyncio.sleep(0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.fixture
-async def store(machine: Machine):
+async def store(machine: Machine) -> AsyncIterator[PartitionStore]:
     store, _ = machine.open()
     yield store
     store.close()
@@ -153,7 +155,7 @@ async def test_flushes_report_in_order_and_once(store: PartitionStore) -> None:
     seen: list[tuple[str, StorageError | None]] = []
     for i in range(20):
         store.append(KEYS[i % 4], make_batch(i // 4), i // 4, i // 4 + 1)
-        store.flush(lambda error, i=i: seen.append((f"f{i}", error)), inline=i % 3 == 0)
+        store.flush(partial(lambda i, error: seen.append((f"f{i}", error)), i), inline=i % 3 == 0)
     assert await flush(store) is None
     assert seen == [(f"f{i}", None) for i in range(20)]
 

@@ -47,7 +47,7 @@ async def crashed(tmp_path: Path) -> Path:
     return tmp_path / "crashed"
 
 
-def recovered(directory: Path) -> dict[object, int]:
+def recovered(directory: Path) -> dict[tuple[bytes, int], int]:
     store = open_rocks_partitions(directory)
     try:
         found = ends(store.recover())

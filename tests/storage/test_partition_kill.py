@@ -15,6 +15,7 @@ from random import Random
 import pytest
 from partition_writer import WINDOW, Replicas, after, carry_out, read_all, steps
 
+from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksPartitions
 
 KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
@@ -83,6 +84,7 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, writers: su
             # Closed in order; else the next writer finds what two unclean ends left.
             store.close()
         else:
+            assert isinstance(store, RocksPartitionStore)
             store._rocks.close()
         kept = steps_that_show(round_, seen, durable, now)
         acknowledged, beyond = acknowledged + durable, beyond + (kept > durable)

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from storage_kit import make_chunk
@@ -17,7 +18,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.voters_log import to_entries
-from raftlog.recovery.restore import restore
+from raftlog.recovery.restore import Restored, restore
 from raftlog.storage import meta_file
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
@@ -61,7 +62,7 @@ def backup(tmp_path: Path) -> Path:
     return path
 
 
-def restored(directory: Path, backup: Path, node_id: int = 1, **options: object):
+def restored(directory: Path, backup: Path, node_id: int = 1, **options: Any) -> Restored:
     return restore(directory, backup, cluster_id="new", node_id=node_id, directory_id=f"x{node_id}", **options)
 
 

@@ -476,7 +476,8 @@ async def test_an_installation_cut_short_between_log_and_state_is_done_again(tmp
     assert read_log_state(tmp_path / "data").end_offset_at_least == 10
     one = SnapshotId(50, 4)
     assert await make(store, one, content(one, VOTERS)) is None
-    real, emptied = log_store.write_log_state, []
+    real = write_log_state
+    emptied: list[LogState] = []
 
     def fail_once_emptied(directory: Path, state: LogState) -> None:
         if state.start_offset == 50:

@@ -21,6 +21,7 @@ from raftlog.storage import log_store
 from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -188,7 +189,7 @@ async def test_cut_short_it_leads_nothing_and_is_done_again(
     owner, name = {
         "identity": (unsafe_recovery, "write_identity"),
         "vote": (log_store, "write_vote_file"),
-        "append": (log_store.RocksLog, "put"),
+        "append": (RocksLog, "put"),
     }[step]
     with monkeypatch.context() as broken:
         broken.setattr(owner, name, fail)

@@ -27,6 +27,14 @@ class ScriptedLink:
             raise self.error
         self.sent.append(message)
 
+    def close(self, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = unknown_kind
+
 
 class ScriptedTransport:
     """Dials nothing: the test opens and closes links by hand."""
@@ -76,7 +84,7 @@ def test_responses_are_matched_by_id_in_any_order() -> None:
 
 def test_calls_wait_for_the_link_and_leave_in_order() -> None:
     async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        assert not caller.connected
+        assert not bool(caller.connected)
         calls = [caller.call(request(), 1) for _ in range(3)]
         calls[1].cancel()
         link = ScriptedLink()
@@ -249,10 +257,10 @@ def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_mean
         caller.received(link, [response(2)])
         await asyncio.sleep(1)
         assert answered.done()
-        assert not caller.silent, "it said something after that call was sent"
+        assert not bool(caller.silent), "it said something after that call was sent"
         caller.call(request(), 1)
         await asyncio.sleep(1.1)
-        assert caller.silent
+        assert bool(caller.silent)
         caller.opened(ScriptedLink())
         assert not caller.silent, "another link"
 
@@ -264,7 +272,7 @@ def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out() -> 
         caller.opened(ScriptedLink())
         caller.call(request(), 1)
         caller.retire()
-        assert not transport.closed
+        assert not bool(transport.closed)
         await asyncio.sleep(1.1)
         assert transport.closed
         assert caller.ended

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,7 +145,8 @@ def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: s
     """[16,000 items parsed in one go hold up the loop for ten milliseconds and more, and there are many links]"""
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, requests = items_of(count, name)
-    begin, found = 0, []
+    begin = 0
+    found: list[Any] = []
     for end in wire.cut(envelope, 16_384):
         part = envelope[begin:end]
         items = wire.decode(part, 16_384)

@@ -183,13 +183,13 @@ asyncio.run(main())
             await until(lambda: not caller.connected)
             process.wait()
             assert await world.client.probe(address, 10) is Probe.REFUSED
-            process.stdout.close()  # type: ignore[union-attr]
+            process.stdout.close()
             process, _ = await asyncio.to_thread(start, address)
             assert (await caller.call(request(), 30)).correlation_id == 2
         finally:
             process.kill()
             process.wait()
-            process.stdout.close()  # type: ignore[union-attr]
+            process.stdout.close()
 
     run_real(scenario)
 

@@ -15,7 +15,7 @@ from transport_worlds import LIMITS, Recorder, World, connect, echo, request, ru
 
 from raftlog.errors import ErrorCode
 from raftlog.resource_limits import RETRY_AFTER_MS
-from raftlog.transport.api import Conversation, Link
+from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
 from raftlog.transport.unary import unary_handler
@@ -116,7 +116,10 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
 
     async def scenario(world: World) -> None:
         server, quick = Recorder(costly), Recorder(echo)
-        acceptors = {Conversation.BROKER: server.accept, Conversation.CONTROLLER: quick.accept}
+        acceptors: dict[Conversation, Acceptor] = {
+            Conversation.BROKER: server.accept,
+            Conversation.CONTROLLER: quick.accept,
+        }
         listener = await world.server.listen(world.bind, acceptors)
         client = Recorder()
         world.client.dial(listener.address, Conversation.CONTROLLER, client)
@@ -180,7 +183,10 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
 
 def test_a_message_that_fits_the_server_but_not_its_conversation_is_refused() -> None:
     async def scenario(world: World) -> None:
-        acceptors = {Conversation.OBSERVER: Recorder().accept, Conversation.BROKER: Recorder().accept}
+        acceptors: dict[Conversation, Acceptor] = {
+            Conversation.OBSERVER: Recorder().accept,
+            Conversation.BROKER: Recorder().accept,
+        }
         listener = await world.server.listen(world.bind, acceptors)
         options = [("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(listener.address, options=options) as channel:

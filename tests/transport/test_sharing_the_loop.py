@@ -84,10 +84,10 @@ def test_what_takes_no_time_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -
 def test_short_turns_before_are_no_more_time_in_this_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS * SHORT * 0.9)
     cpu.work(TURN_MS * (1 - SHORT))
-    assert not turns.over
+    assert not bool(turns.over)
     cpu.work(TURN_MS * SHORT * 0.2)
-    assert turns.over
-    assert turns.busy
+    assert bool(turns.over)
+    assert bool(turns.busy)
     loop.turn()
     ((_, begin),) = loop.later
     begin()
@@ -186,11 +186,11 @@ def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu
 
 def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     async def scenario() -> None:
-        assert not turns.others_may_go
+        assert not bool(turns.others_may_go)
         tasks = [asyncio.create_task(turns.next(peer)) for peer in ("a", "a", "b")]
         await asyncio.sleep(0)
         assert turns.busy
-        assert turns.others_may_go
+        assert bool(turns.others_may_go)
         assert len(loop.soon) == 1
         loop.turn()
         await asyncio.sleep(0)

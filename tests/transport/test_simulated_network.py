@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from transport_worlds import Recorder, echo, request, until
@@ -308,7 +309,12 @@ def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_after_a
     async def scenario(pair: Pair) -> None:
         attempts: list[float] = []
         connect = pair.network.connect
-        pair.network.connect = lambda dialer: (attempts.append(now()), connect(dialer))[1]  # type: ignore[method-assign]
+
+        def counted(dialer: Any) -> Any:
+            attempts.append(now())
+            return connect(dialer)
+
+        pair.network.connect = counted  # type: ignore[method-assign]
         await asyncio.sleep(5)
         pair.network.crash("s")
         await asyncio.sleep(5)

@@ -22,7 +22,7 @@ Runner = Callable[..., None]
 
 @pytest.fixture(params=[run_real, run_simulated], ids=["grpc", "simulated"])
 def run(request: pytest.FixtureRequest) -> Runner:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def test_messages_arrive_once_and_in_order(run: Runner) -> None:

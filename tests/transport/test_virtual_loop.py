@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -
         assert isinstance(loop, VirtualLoop)
         loop.set_cost("slow", lambda: 1.0)
         for name, host in (("a", "slow"), ("x", "other"), ("b", "slow"), ("c", "slow")):
-            loop.call_soon(lambda name=name: ran.append((name, loop.time())), context=host_context(host))
+            loop.call_soon(partial(lambda name: ran.append((name, loop.time())), name), context=host_context(host))
         loop.call_later(1.5, loop.pause_host, "slow", context=host_context(""))
         loop.call_later(5.0, loop.resume_host, "slow", context=host_context(""))
         await asyncio.sleep(9.0)

@@ -79,7 +79,7 @@ async def _registered() -> list[Any]:
         registered.append(callback)
         return before(source, callback, *args)
 
-    loop.add_reader = add_reader  # type: ignore[method-assign]
+    loop.add_reader = add_reader  # type: ignore[method-assign, assignment]
     transport = GrpcServerTransport()
     listener = await transport.listen("127.0.0.1:0", {})
     async with grpc.aio.insecure_channel(listener.address) as channel:

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from raftlog.transport.api import Conversation, Link, Transport, TransportLimits
+from raftlog.transport.api import Conversation, Link, ServerTransport, Transport, TransportLimits
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
@@ -24,7 +24,7 @@ LIMITS = TransportLimits(connect_timeout_ms=10_000)
 class World:
     """``bind`` and ``nowhere`` are addresses: of a free port to listen on, and of one where nobody listens."""
 
-    server: Transport
+    server: ServerTransport
     client: Transport
     bind: str
     nowhere: str

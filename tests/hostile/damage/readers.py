@@ -271,8 +271,8 @@ def serve() -> None:
     """Answer ``{"kind", "directory", "readers"}`` a line, and remove the directory, until there are no more lines."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
-    cli.build = _application  # type: ignore[assignment]
-    cli.setup_logging = lambda *_, **__: None  # type: ignore[assignment]
+    cli.build = _application
+    cli.setup_logging = lambda *_, **__: None  # type: ignore[attr-defined]
     log = io.StringIO()
     structlog.configure(
         processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False,

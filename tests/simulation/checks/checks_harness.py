@@ -102,6 +102,9 @@ class Broker:
     def __init__(self, broker_id: int) -> None:
         self.id, self.name, self.incarnation = broker_id, f"b{broker_id}", 0
         self.service: Any = None
+        # Those of brokers that hold data: see DataTrace.
+        self.disk: Any = None
+        self.network: Any = None
 
     def up(self, epoch: int = -1) -> None:
         tip = SimpleNamespace(offset=-1, epoch=0, state_hash=0)
@@ -122,10 +125,13 @@ class Trace:
         self.config = SwarmConfig()
         self.controllers = [Host(voter.node_id, voters) for voter in voters]
         self.brokers = [Broker(i) for i in range(1, brokers + 1)]
-        self._hosts: dict[str, Any] = {host.name: host for host in (*self.controllers, *self.brokers)}
+        self._hosts: dict[str, Any] = {
+            **{host.name: host for host in self.controllers},
+            **{host.name: host for host in self.brokers},
+        }
         self._operations = 0
         for checker in self.checkers:
-            checker.begin(self)  # type: ignore[arg-type]
+            checker.begin(self)
         for name in self._hosts:
             self.start(name)
 
@@ -177,11 +183,11 @@ class Trace:
         if not tell:
             return
         if candidate == host.id:
-            body = quorum.VoteRequest(replica_epoch=epoch, replica_id=host.id)
-            self.send(name, f"c{candidate % 3 + 1}", quorum.QuorumMessage(vote_request=body))
+            asked = quorum.VoteRequest(replica_epoch=epoch, replica_id=host.id)
+            self.send(name, f"c{candidate % 3 + 1}", quorum.QuorumMessage(vote_request=asked))
         else:
-            body = quorum.VoteResponse(leader_epoch=epoch, vote_granted=True, voter_id=host.id)
-            self.send(name, f"c{candidate}", quorum.QuorumMessage(vote_response=body))
+            granted = quorum.VoteResponse(leader_epoch=epoch, vote_granted=True, voter_id=host.id)
+            self.send(name, f"c{candidate}", quorum.QuorumMessage(vote_response=granted))
 
     def lead(self, name: str, epoch: int, votes: tuple[int, ...] = ()) -> None:
         """Is elected, with the votes of these (default: itself and the next node), and writes the epoch's first record."""

@@ -67,7 +67,7 @@ class DataTrace(Trace):
         config = pb.ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value=str(min_isr))
         partition = pb.PartitionRecord(topic_id=TOPIC, replicas=[1, 2, 3], isr=isr, leader=isr[0])
         self.show(self.committed(1, topic, partition, config))
-        self.lead(1, 0)
+        self.lead_data(1, 0)
 
     # --- controllers --------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class DataTrace(Trace):
             elif isinstance(effect, ev.Delete):
                 broker.disk.write(effect.key, Write(0, None))
 
-    def lead(self, broker_id: int, epoch: int) -> None:
+    def lead_data(self, broker_id: int, epoch: int) -> None:
         for broker in self.brokers:
             role = SimpleNamespace(epoch=epoch, high_watermark=-1) if broker.id == broker_id else None
             broker.service.data.replicas._host.replicas[KEY].role = role

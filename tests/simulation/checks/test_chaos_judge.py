@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ class Told:
         self.consumed.append(ConsumedRecord("t", 0, offset, 1, 1, None, value.encode(), ()))
 
     def violations(self, log: list[bytes], node_log: list[bytes] | None = None) -> list[str]:
-        logs = {"controller-1": (0, log if node_log is None else node_log)}
+        logs: dict[str, tuple[int, Sequence[bytes]]] = {"controller-1": (0, log if node_log is None else node_log)}
         return judge(self.history, log, logs, self.consumed).violations
 
 

@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 
+from raftlog.metadata import pmap
 from raftlog.metadata.entities import Topic
-from raftlog.metadata.image import Image
+from raftlog.metadata.image import Image, PartitionKey
 from simulation.checks.contents import difference
 
 TOPIC = b"t" * 16
 
 
+def _no_partitions() -> pmap.Map[PartitionKey, None]:
+    return pmap.empty()
+
+
 def _image() -> Image:
     topics = Image().topics.mutate()
     topics[TOPIC] = Topic(TOPIC, "topic", 1)
-    index, held = Image().replicas_of.mutate(), Image().replicas_of.mutate()
+    index, held = Image().replicas_of.mutate(), _no_partitions().mutate()
     held[TOPIC, 0] = None
     index[1] = held.finish()
     return replace(Image(), offset=3, state_hash=7, topics=topics.finish(), replicas_of=index.finish())
@@ -40,7 +45,7 @@ def test_an_index_that_lacks_an_entry_is_named_and_an_empty_one_is_not() -> None
     without = replace(_image(), replicas_of=Image().replicas_of)
     assert "replicas_of[1] is missing" in difference(without, _image())
     empty = Image().replicas_of.mutate()
-    empty[1] = Image().replicas_of
+    empty[1] = _no_partitions()
     assert difference(replace(without, replicas_of=empty.finish()), without) == ""
 
 

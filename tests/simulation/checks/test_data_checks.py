@@ -14,7 +14,7 @@ from simulation.checks.api import CheckFailedError
 RECOVERING = 1
 
 
-def refused(why: str):
+def refused(why: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=why)
 
 
@@ -34,7 +34,7 @@ def test_a_sound_life_passes() -> None:
     consumed(trace, 1, "b")
     # Broker 1 dies; broker 2 leads and goes on.
     trace.change(isr=[2, 3], leader=2)
-    trace.lead(2, 1)
+    trace.lead_data(2, 1)
     trace.everywhere(2, 1, "c", on=(2, 3))
     trace.produced(2, 2, "c")
     trace.told(sent[2], 2)
@@ -166,11 +166,11 @@ def test_a_leader_has_all_that_is_committed() -> None:
     trace.everywhere(0, 0, "a", on=(1, 2))
     trace.fetched(1, 1)
     trace.change(isr=[2], leader=2)
-    trace.lead(2, 1)
+    trace.lead_data(2, 1)
     # Nobody who commits would make broker 3 the leader; who says so all the same must have it.
     trace.data.partitions[KEY].leaders[2] = 3
     with refused("without what is committed up to 1"):
-        trace.lead(3, 2)
+        trace.lead_data(3, 2)
 
 
 def test_who_comes_late_to_its_epoch_need_not_have_what_a_later_leader_has_committed() -> None:
@@ -180,19 +180,19 @@ def test_who_comes_late_to_its_epoch_need_not_have_what_a_later_leader_has_commi
     trace.everywhere(0, 0, "a", on=(1, 2))
     trace.fetched(1, 1)
     trace.change(isr=[2], leader=2)
-    trace.lead(2, 1)
+    trace.lead_data(2, 1)
     trace.write(2, 1, 1, "b")
     trace.data.claim(trace.broker(2), KEY, 1, 2)
-    trace.lead(1, 0)
+    trace.lead_data(1, 0)
     trace.data.partitions[KEY].leaders[2] = 1
     with refused("without what is committed up to 2"):
-        trace.lead(1, 2)
+        trace.lead_data(1, 2)
 
 
 def test_a_leader_is_who_was_made_one() -> None:
     trace = DataTrace()
     with refused("that is broker 1's"):
-        trace.lead(2, 0)
+        trace.lead_data(2, 0)
 
 
 def test_whoever_comes_into_an_isr_has_all_that_is_committed() -> None:
@@ -278,7 +278,7 @@ def test_the_last_of_an_isr_that_loses_its_disk_voids_what_was_committed() -> No
     trace.change(leader=-1)
     trace.change(leader=1)
     trace.process(trace.broker(1))
-    trace.lead(1, 2)
+    trace.lead_data(1, 2)
     trace.write(1, 0, 2, "b")
     trace.produced(1, 0, "b")
 
@@ -304,7 +304,7 @@ def test_an_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_s
     trace.change(isr=[2], leader=2, leader_recovery_state=RECOVERING)
     assert trace.data.voided == 1
     trace.fetched(1, 1)
-    trace.lead(2, 1)
+    trace.lead_data(2, 1)
     trace.write(2, 0, 1, "b")
     trace.fetched(2, 1)
 

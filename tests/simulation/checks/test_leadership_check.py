@@ -1,6 +1,7 @@
 """Beginnings and ends of leaderships: sound traces pass, and each unsound one is refused by its rule."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from checks_harness import Trace, config, voter, voters_record
@@ -72,10 +73,10 @@ class Quorum(Trace):
     def campaigns(self, name: str, epoch: int) -> None:
         core = self.at(name, "candidate")
         core.epoch = epoch
-        self.step(name, ev.PersistVote(SimpleNamespace()))
+        self.step(name, ev.PersistVote(cast(Any, SimpleNamespace())))
 
 
-def refused(rule: str):
+def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=rule)
 
 

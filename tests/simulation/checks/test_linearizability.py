@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -188,7 +189,7 @@ def _did(kind: str, begin: float, end: float, outcome: str, value: str = "", err
 
 def _checker(*operations: Operation) -> Linearizability:
     checker = Linearizability(Ledger())
-    checker.begin(_World())
+    checker.begin(cast(Any, _World()))
     for operation in operations:
         checker.client_invoked(operation)
     return checker

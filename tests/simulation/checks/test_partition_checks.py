@@ -17,7 +17,7 @@ from simulation.checks.partitions import Partitions
 TOPIC = bytes(range(16))
 
 
-def refused(rule: str):
+def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=rule)
 
 

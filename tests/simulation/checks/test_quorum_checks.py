@@ -20,7 +20,7 @@ from simulation.checks.membership import VoterSets, majorities_meet
 EVERYTHING = (Elections, Commitment, Durability, VoterSets)
 
 
-def refused(rule: str):
+def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=rule)
 
 

@@ -31,7 +31,7 @@ ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
 REPEATABLE, LATEST = broker_pb2.REPEATABLE, broker_pb2.LATEST
 
 
-def refused(rule: str):
+def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=rule)
 
 
