@@ -13,7 +13,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import failover, fencing, lives, peers, propagation
+from benchmarks import broker_restarts, failover, fencing, peers, propagation
 from benchmarks.limits import limits
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
@@ -79,11 +79,11 @@ WORKLOADS: dict[str, tuple[str, Callable[[Quorum, float, int], list[Result]]]] =
     ),
     "k6": (
         "a broker that is killed or stopped: until the others know, and until it is back",
-        lambda quorum, seconds, runs: lives.broker_lives(quorum, max(3, runs)),
+        lambda quorum, seconds, runs: broker_restarts.broker_lives(quorum, max(3, runs)),
     ),
     "k7": (
         "heartbeats of 0, 100, 1,000 brokers, every 2 s each",
-        lambda quorum, seconds, runs: lives.heartbeats(quorum, max(10.0, seconds)),
+        lambda quorum, seconds, runs: broker_restarts.heartbeats(quorum, max(10.0, seconds)),
     ),
 }
 BROKERS = {"k6": 3}

@@ -9,7 +9,7 @@ from deciding import Cell, Decided, registration
 
 from controller.decisions.brokers import heartbeats
 from controller.rules import elections, fencing
-from controller.state import leaving
+from controller.state import isr_removals
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -19,7 +19,7 @@ PARTITIONS, LIMIT = 10, 4
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (elections, fencing, heartbeats, leaving):
+    for module in (elections, fencing, heartbeats, isr_removals):
         monkeypatch.setattr(module, "MAX_REMOVALS", LIMIT)
 
 

@@ -17,7 +17,7 @@ from spark_runs import Replay
 from controller.rules.elections import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.audit import quorum, standing
+from replay.audit import departed, quorum
 from replay.audit.check import FAMILIES, choose
 from replay.audit.history import History
 from replay.audit.intervals import slice_length
@@ -574,7 +574,7 @@ def test_every_rule_belongs_to_one_family_and_is_explained() -> None:
 
 
 def test_the_size_of_a_fencing_batch_is_the_controllers() -> None:
-    assert standing.FENCING_BATCH_MAX == MAX_REMOVALS
+    assert departed.FENCING_BATCH_MAX == MAX_REMOVALS
 
 
 def test_rules_are_chosen_by_id() -> None:
