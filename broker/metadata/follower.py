@@ -206,6 +206,9 @@ class MetadataFollower:
             if view.generation == -1:
                 view.reset(reply.generation)
                 self._events.generation_known()
+                if self._closed:
+                    # It was about to stop, and its registration is of another log: there is nothing to leave.
+                    return
             self._accept(reply)
 
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:

@@ -84,6 +84,8 @@ class Stage:
         self.epoch = -1
         self.moved: list[int] = []
         self.known: list[int] = []
+        self.ends = False
+        """The broker ends when it sees which generation the log is of."""
         self.generations: list[int] = []
         self.failures: list[FatalError] = []
         self.follower = MetadataFollower(
@@ -92,7 +94,7 @@ class Stage:
             self.view,
             FollowerEvents(
                 lambda: self.moved.append(self.view.applied),
-                lambda: self.known.append(self.view.generation),
+                self._known,
                 lambda: self.generations.append(self.view.generation),
                 self.failures.append,
             ),
@@ -102,6 +104,11 @@ class Stage:
             settings=FollowerSettings(),
             rng=random.Random(1),
         )
+
+    def _known(self) -> None:
+        self.known.append(self.view.generation)
+        if self.ends:
+            self.follower.close()
 
     @property
     def link(self) -> HandLink:
@@ -296,6 +303,18 @@ def test_a_new_generation_drops_the_state() -> None:
         assert stage.view.applied == 0
         stage.reply(generation=3, records=b"junk")
         assert (stage.view.applied, stage.generations) == (-1, [2, 3])
+
+    staged(test)
+
+
+def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more() -> None:
+    """[registered in a log that was taken back since, and asked to stop: it ends inside the call that tells it]"""
+
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.ends = True
+        stage.reply(generation=1)
+        assert (stage.known, stage.moved, stage.view.applied) == ([1], [], -1)
 
     staged(test)
 
