@@ -17,6 +17,9 @@ from tiers import in_gate
 AT_NIGHT = ("install", "install_over_start", "restart", "restore_backup")
 GATE = tuple(program for program in PROGRAMS if program.function not in AT_NIGHT)
 
+# In depth a program has twenty thousand states to start from.
+pytestmark = [pytest.mark.timeout(3_600)] if NIGHTLY else []
+
 
 def require_kept(examined: Examined) -> None:
     print(examined)
