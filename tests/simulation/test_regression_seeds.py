@@ -308,10 +308,10 @@ REGRESSIONS = [
 
 
 IN_TIERS = [
-    one if index % 4 == 0 else one._replace(marks=[pytest.mark.nightly])
+    one if index % 6 == 0 else one._replace(marks=[pytest.mark.nightly])
     for index, one in enumerate(reversed(REGRESSIONS))
 ]
-"""One of four is in the gate, the newest among them."""
+"""One of six is in the gate, the newest among them."""
 
 
 @pytest.fixture(autouse=True)
