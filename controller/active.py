@@ -288,7 +288,7 @@ class ActiveController:
 
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
         """The registration of this epoch, unless it is not the present one or has taken its leave."""
-        broker: Broker | None = self.pending.brokers.get(broker_id)
+        broker = self.pending.brokers.get(broker_id)
         return broker if broker is not None and broker.epoch == broker_epoch and not broker.has_left else None
 
     def proposed(self, decision: Decision, now: float) -> None:
@@ -402,7 +402,7 @@ class ActiveController:
             to_look_at.update(dict.fromkeys(sorted(self.state.wants_unfence)))
         while to_look_at:
             broker_id = next(iter(to_look_at))
-            broker: Broker = self.pending.brokers[broker_id]
+            broker = self.pending.brokers[broker_id]
             if may_unfence(self.state, broker):
                 return broker
             del to_look_at[broker_id]
@@ -410,7 +410,7 @@ class ActiveController:
 
     def _fence_silent(self, now: float) -> Write | None:
         while (broker_id := self.sessions.expired(now)) is not None:
-            broker: Broker | None = self.pending.brokers.get(broker_id)
+            broker = self.pending.brokers.get(broker_id)
             if broker is not None and not broker.fenced and not heartbeats_off(self.state):
                 return self._fence(broker, Cause.SESSION_TIMED_OUT)
             # Nothing to write: it is fenced already, or counts as active without heartbeats.

@@ -161,12 +161,12 @@ def _configs(
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
     """What was set for a resource, the strongest first: a broker's or topic's own configs, then those of all brokers."""
-    own: dict[str, str] = image.configs.get((kind, name)) or {}
+    own = image.configs.get((kind, name)) or {}
     if kind == ResourceType.TOPIC:
         return [(own, DYNAMIC_TOPIC), (inherited(image), DYNAMIC_DEFAULT_BROKER)]
     if kind != ResourceType.BROKER:
         return [(own, _SOURCES[ResourceType(kind)])]
     if not name:
         return [(own, DYNAMIC_DEFAULT_BROKER)]
-    shared: dict[str, str] = image.configs.get((kind, "")) or {}
+    shared = image.configs.get((kind, "")) or {}
     return [(own, DYNAMIC_BROKER), (shared, DYNAMIC_DEFAULT_BROKER)]

@@ -209,7 +209,7 @@ class View:
 
     def _note_membership(self, epoch: int) -> None:
         """After each batch: fenced and unfenced again within one chunk must not look like nothing."""
-        mine: Broker | None = self._builder.brokers.get(self._broker_id)
+        mine = self._builder.brokers.get(self._broker_id)
         if mine is None or mine.fenced:
             self._unfenced_epoch = None
         elif self._unfenced_epoch is None:

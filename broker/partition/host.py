@@ -66,12 +66,12 @@ class Host:
 
     def broker(self, broker_id: int) -> Broker | None:
         """A registration in the image."""
-        found: Broker | None = self.image.brokers.get(broker_id)
+        found = self.image.brokers.get(broker_id)
         return found
 
     def partition(self, key: PartitionKey) -> Partition | None:
         """A partition in the image."""
-        found: Partition | None = self.image.partitions.get(key)
+        found = self.image.partitions.get(key)
         return found
 
     def not_here(self, key: PartitionKey) -> tuple[ErrorCode, str]:

@@ -157,7 +157,7 @@ class Roles:
         for resource_type, name in dict.fromkeys(changes.configs):
             if resource_type == ResourceType.TOPIC:
                 topic_id = host.image.topic_ids.get(name)
-                keys = [(topic_id, index) for index in host.by_topic.get(topic_id, ())]
+                keys = [] if topic_id is None else [(topic_id, index) for index in host.by_topic.get(topic_id, ())]
             elif resource_type == ResourceType.BROKER and name == ALL_BROKERS:
                 keys = list(host.replicas)
             else:

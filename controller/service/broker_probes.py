@@ -84,7 +84,7 @@ class BrokerProbes:
 
     def _registered(self, broker_id: int) -> Broker | None:
         active = self._active()
-        broker: Broker | None = active.pending.brokers.get(broker_id) if active is not None else None
+        broker = active.pending.brokers.get(broker_id) if active is not None else None
         return broker
 
     async def _try_first(self, broker_id: int, epoch: int) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 CHECKS_PER_PERIOD = 20
@@ -83,5 +82,5 @@ class AbsentIds:
 
 def _is_absent(image: Image, broker_id: int, is_alive: Callable[[int, float], bool], now: float) -> bool:
     """A broker that is fenced and heard from is no broker that is gone."""
-    broker: Broker | None = image.brokers.get(broker_id)
+    broker = image.brokers.get(broker_id)
     return (broker is None or broker.fenced) and not is_alive(broker_id, now)

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from controller.state.state import ControllerState
 from raftlog.metadata import versions
-from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION, METADATA_VERSION, heartbeats_in_force
 
@@ -55,7 +54,7 @@ def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, s
     if heartbeats_in_force(after) and (not before or updates.get(BROKER_HEARTBEAT_VERSION)):
         cause = BROKER_HEARTBEAT_VERSION if BROKER_HEARTBEAT_VERSION in updates else next(iter(updates))
         for broker_id in sorted(image.brokers):
-            broker: Broker = image.brokers[broker_id]
+            broker = image.brokers[broker_id]
             why = why_without_heartbeats(broker.registration_version, broker.features)
             if why:
                 yield cause, f"broker {broker_id} {why}"

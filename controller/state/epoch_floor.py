@@ -26,7 +26,6 @@ from controller.effects import Fenced, LeaderEpochsRaised
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import NO_LEADER
 from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
@@ -101,5 +100,5 @@ class EpochFloor:
 
     def _is_below(self, view: ImageBuilder, key: PartitionKey) -> bool:
         """Not deleted since, nor raised."""
-        partition: Partition | None = view.partitions.get(key)
+        partition = view.partitions.get(key)
         return partition is not None and partition.leader_epoch < self.first

@@ -18,7 +18,7 @@ import math
 
 from controller.visibility.read_leases import ReadLeases
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.image import ImageView
+from raftlog.metadata.image import Image
 
 
 class Gone:
@@ -47,19 +47,19 @@ class Gone:
         self._gone.pop(broker_id, None)
         self._fenced_at[broker_id] = now
 
-    def due(self, view: ImageView, leases: ReadLeases, now: float) -> Broker | None:
+    def due(self, image: Image, leases: ReadLeases, now: float) -> Broker | None:
         """One to fence now. O(brokers), and only while somebody is thought to be gone."""
         if now < self.next_check:
             return None
         self.next_check = math.inf
         self._fenced_at = {one: at for one, at in self._fenced_at.items() if now - at < self._session_s}
         for broker_id, epoch in sorted(self._gone.items()):
-            broker: Broker | None = view.brokers.get(broker_id)
+            broker = image.brokers.get(broker_id)
             if broker is None or broker.epoch != epoch or broker.fenced:
                 del self._gone[broker_id]
         if not self._gone:
             return None
-        unfenced = sum(1 for broker_id in view.brokers if not view.brokers[broker_id].fenced)
+        unfenced = sum(1 for broker in image.brokers.values() if not broker.fenced)
         out = len(self._gone.keys() | self._fenced_at.keys())
         if out * 2 > unfenced + len(self._fenced_at.keys() - self._gone.keys()):
             # Most of all: look again when there are others, or when sessions have ended.
@@ -68,8 +68,7 @@ class Gone:
         for broker_id in sorted(self._gone):
             if leases.ends_at(broker_id) <= now:
                 self.next_check = now
-                found: Broker = view.brokers[broker_id]
-                return found
+                return image.brokers[broker_id]
             leases.stop(broker_id)
             self.next_check = min(self.next_check, leases.ends_at(broker_id))
         return None

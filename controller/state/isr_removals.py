@@ -15,7 +15,6 @@ from typing import NamedTuple
 from controller.decision import Write
 from controller.effects import IsrsLeft
 from controller.rules.elections import MAX_REMOVALS, removal, waits_for_members
-from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record
 
@@ -66,7 +65,7 @@ class IsrRemovals:
             keys, done = left or _Left(sorted(view.replicas_of.get(broker_id) or ()), 0)
             records: list[Record] = []
             while done < len(keys) and len(records) < MAX_REMOVALS:
-                partition: Partition | None = view.partitions.get(keys[done])
+                partition = view.partitions.get(keys[done])
                 done += 1
                 if partition is not None and broker_id in partition.isr and not waits_for_members(partition):
                     records.extend(removal(view, partition, broker_id, on_purpose=True))

@@ -88,7 +88,7 @@ class ControllerState:
                 f"broker epoch {broker_epoch} is beyond the end of this log, {self.next_offset}: a newer controller gave it",
                 field="broker_epoch",
             )
-        broker: Broker | None = self.pending.brokers.get(broker_id)
+        broker = self.pending.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             known = "is not registered" if broker is None else f"is registered under epoch {broker.epoch}"
             raise ApiError(

@@ -28,7 +28,7 @@ def open_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> Non
 
 def close_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     """Fold a CloseClientRecord: the client and its results go. Raises KeyError if it is not open."""
-    old: Client = image.clients[message.client_id]
+    old = image.clients[message.client_id]
     _forget(image, old, old.all_below_done + WINDOW)
     del image.clients[old.id]
     image.replace("client", (), old, None)
@@ -41,7 +41,7 @@ def fold_identity(
 
     An id that is not open changes nothing: headers of metadata.version 1 hold whatever was sent, and a client may close itself.
     """
-    old: Client | None = image.clients.get(client_id)
+    old = image.clients.get(client_id)
     if old is None or not sequence:
         return
     done = max(old.all_below_done, all_below_done)

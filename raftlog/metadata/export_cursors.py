@@ -11,7 +11,7 @@ from raftlog.metadata.image import ImageDraft
 def fold_export_cursor(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     """Fold an ExportCursorRecord. Raises KeyError for the removal of a cursor that is not there."""
     name = message.name
-    old: ExportCursor | None = image.export_cursors.get(name)
+    old = image.export_cursors.get(name)
     if message.HasField("end_offset"):
         new = ExportCursor(name, message.end_offset, message.target, offset, image.timestamp_ms)
         image.export_cursors[name] = new

@@ -267,7 +267,7 @@ def _remove_topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> N
 def _config(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     resource = (message.resource_type, message.resource_name)
     name = message.name
-    values: dict[str, str] = image.configs.get(resource) or {}
+    values = image.configs.get(resource) or {}
     old = values.get(name)
     values = dict(values)
     if message.HasField("value"):

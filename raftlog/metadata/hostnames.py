@@ -32,7 +32,7 @@ def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
 def fold_hostname(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     """Fold a HostnameRecord. Raises KeyError for the deletion of a mapping that is not there."""
     name = message.hostname
-    old: Hostname | None = image.hostnames.get(name)
+    old = image.hostnames.get(name)
     if message.HasField("broker_id"):
         new = image.hostnames[name] = Hostname(name, message.version, message.broker_id, offset, message.reason)
     else:

@@ -8,7 +8,7 @@ their difference. ``Image`` and ``ImageDraft`` both offer the maps below for loo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from raftlog.errors import FatalError
 from raftlog.metadata import pmap
@@ -77,47 +77,47 @@ class ImageView(Protocol):
     """What decisions look things up in: an image, or one in the making."""
 
     @property
-    def features(self) -> Any:
+    def features(self) -> pmap.Lookup[str, int]:
         """Feature name -> level."""
 
     @property
-    def brokers(self) -> Any:
+    def brokers(self) -> pmap.Lookup[int, Broker]:
         """Broker id -> Broker."""
 
     @property
-    def topics(self) -> Any:
+    def topics(self) -> pmap.Lookup[bytes, Topic]:
         """Topic id -> Topic."""
 
     @property
-    def topic_ids(self) -> Any:
+    def topic_ids(self) -> pmap.Lookup[str, bytes]:
         """Topic name -> topic id."""
 
     @property
-    def partitions(self) -> Any:
+    def partitions(self) -> pmap.Lookup[PartitionKey, Partition]:
         """(topic id, index) -> Partition."""
 
     @property
-    def replicas_of(self) -> Any:
+    def replicas_of(self) -> pmap.Lookup[int, pmap.Map[PartitionKey, None]]:
         """Broker id -> map of (topic id, index)."""
 
     @property
-    def configs(self) -> Any:
+    def configs(self) -> pmap.Lookup[ConfigKey, dict[str, str]]:
         """(resource type, resource name) -> dict."""
 
     @property
-    def clients(self) -> Any:
+    def clients(self) -> pmap.Lookup[int, Client]:
         """Client id -> Client."""
 
     @property
-    def client_results(self) -> Any:
+    def client_results(self) -> pmap.Lookup[ClientResultKey, ClientResult]:
         """(client id, sequence) -> ClientResult."""
 
     @property
-    def hostnames(self) -> Any:
+    def hostnames(self) -> pmap.Lookup[str, Hostname]:
         """Hostname -> Hostname."""
 
     @property
-    def export_cursors(self) -> Any:
+    def export_cursors(self) -> pmap.Lookup[str, ExportCursor]:
         """Name -> ExportCursor."""
 
     def snapshot(self) -> Image:

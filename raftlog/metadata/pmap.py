@@ -10,7 +10,7 @@ and built for every Python. Both must install without a compiler, hence the choi
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 # Either may be absent: see above.
 immutables: Any
@@ -28,14 +28,32 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Mutation(Protocol[K, V]):
-    """A version of a map in the making. Not for iteration."""
+D = TypeVar("D")
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
-    def get(self, key: K, default: Any = None) -> V | Any:
-        """The value, or ``default``."""
 
-    def __getitem__(self, key: K) -> V:
+class Lookup(Protocol[K_contra, V_co]):
+    """What a map and a map in the making have in common: single keys."""
+
+    @overload
+    def get(self, key: K_contra, /) -> V_co | None: ...
+
+    @overload
+    def get(self, key: K_contra, default: D, /) -> V_co | D: ...
+
+    def __getitem__(self, key: K_contra, /) -> V_co:
         """The value, or KeyError."""
+
+    def __contains__(self, key: object, /) -> bool:
+        """Whether the key is there."""
+
+    def __len__(self) -> int:
+        """How many keys."""
+
+
+class Mutation(Lookup[K, V], Protocol[K, V]):
+    """A version of a map in the making. Not for iteration."""
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set one key."""
@@ -43,30 +61,12 @@ class Mutation(Protocol[K, V]):
     def __delitem__(self, key: K) -> None:
         """Remove one key, or KeyError."""
 
-    def __contains__(self, key: object) -> bool:
-        """Whether the key is there."""
-
-    def __len__(self) -> int:
-        """How many keys."""
-
     def finish(self) -> Map[K, V]:
         """The immutable version; this mutation must not be used any more."""
 
 
-class Map(Protocol[K, V]):
+class Map(Lookup[K, V], Protocol[K, V]):
     """One immutable version of a map."""
-
-    def get(self, key: K, default: Any = None) -> V | Any:
-        """The value, or ``default``."""
-
-    def __getitem__(self, key: K) -> V:
-        """The value, or KeyError."""
-
-    def __contains__(self, key: object) -> bool:
-        """Whether the key is there."""
-
-    def __len__(self) -> int:
-        """How many keys."""
 
     def __iter__(self) -> Iterator[K]:
         """The keys, in no meaningful order."""

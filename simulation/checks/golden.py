@@ -107,7 +107,7 @@ class GoldenLog:
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
         """A partition in the newest committed image, as the fold under test has it."""
-        found: Partition | None = self._builder.partitions.get(key)
+        found = self._builder.partitions.get(key)
         return found
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:

@@ -28,7 +28,7 @@ from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
@@ -182,7 +182,7 @@ class Controller:
         self.commit(unfence(self.builder, self.image.brokers[broker_id]))
 
     def alter(self, request: rpc.AlterPartitionRequest) -> rpc.AlterPartitionResponse | ErrorCode:
-        broker: Broker | None = self.image.brokers.get(request.broker_id)
+        broker = self.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         decision = alter_partitions(self.builder, self.settings, request)
@@ -819,7 +819,7 @@ class World:
     # --- what must hold -----------------------------------------------------------------------------------------------
 
     def _partition(self, key: PartitionKey) -> Partition:
-        found: Partition = self.controller.image.partitions[key]
+        found = self.controller.image.partitions[key]
         return found
 
     def _isr(self, key: PartitionKey) -> tuple[int, ...]:

@@ -88,8 +88,8 @@ class World:
     def _changed(self, before: Any, record: Record, allowed: dict[str, bool]) -> None:
         message = record.message
         key = (message.topic_id, message.partition_id)
-        old: Partition = before.partitions[key]
-        new: Partition = self.cell.pending.partitions[key]
+        old = before.partitions[key]
+        new = self.cell.pending.partitions[key]
         gone = set(old.replicas) - set(new.replicas)
         assert new.partition_epoch == old.partition_epoch + 1, "one record a partition and decision, one epoch a record"
         assert new.leader_epoch == old.leader_epoch + (message.HasField("leader") or bool(gone))
@@ -137,15 +137,15 @@ class World:
         return decision.body
 
     def partition(self, name: str, number: int) -> Partition | None:
-        found: Partition | None = self.cell.pending.partitions.get((self.cell.pending.topic_ids.get(name), number))
-        return found
+        topic_id = self.cell.pending.topic_ids.get(name)
+        return None if topic_id is None else self.cell.pending.partitions.get((topic_id, number))
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def _reassignment(self, name: str, number: int, ids: list[int] | None) -> int:
         wanted = rpc.ReassignablePartition(partition_index=number, replicas=None if ids is None else pb.IdList(ids=ids))
         request = rpc.AlterPartitionReassignmentsRequest(topics=[rpc.ReassignableTopic(name=name, partitions=[wanted])])
-        code: int = self.send(request).topics[0].partitions[0].error.error_code
+        code = self.send(request).topics[0].partitions[0].error.error_code
         return code
 
     def reassign(self, name: str, number: int, ids: list[int]) -> None:

@@ -44,8 +44,8 @@ def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_ge
         image = cell.pending.snapshot()
         assert {(broker.fenced, broker.in_controlled_shutdown) for broker in image.brokers.values()} == {(True, False)}
         for key in before.partitions:
-            old: Partition = before.partitions[key]
-            new: Partition = image.partitions[key]
+            old = before.partitions[key]
+            new = image.partitions[key]
             expected = (-1, old.isr, old.replicas, old.partition_epoch + 1)
             assert (new.leader, new.isr, new.replicas, new.partition_epoch) == expected
         assert successor(image, generation).pending.snapshot().partitions == image.partitions, "once in a generation"

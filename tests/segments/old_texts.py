@@ -99,7 +99,7 @@ class Story(LogHistory):
         self._do(unfence(self.draft, self.broker(broker_id)))
 
     def broker(self, broker_id: int) -> Broker:
-        found: Broker = self.draft.brokers[broker_id]
+        found = self.draft.brokers[broker_id]
         return found
 
     def _do(self, records: list[Record]) -> None:

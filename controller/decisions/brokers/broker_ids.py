@@ -88,7 +88,7 @@ class _Asking:
 
         [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand asks for it a moment later.]
         """
-        broker: Broker | None = self.image.brokers.get(broker_id)
+        broker = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left
         return fenced and self.state.absent_ids.first_session(self.now) and not heartbeats_off(self.state)
 
@@ -97,7 +97,7 @@ class _Asking:
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
-            broker: Broker | None = self.image.brokers.get(broker_id)
+            broker = self.image.brokers.get(broker_id)
             # Its session has ended, and its fencing is decided next. Without heartbeats it counts as active all the same.
             return 0.0 if broker is not None and not broker.fenced and not heartbeats_off(self.state) else None
         given = max(self.state.began_at, self.state.sessions_given_at)
@@ -136,7 +136,7 @@ def _own(asking: _Asking) -> Choice | None:
     """A registration by this very process, or from this very directory, whose answer or whose note on disk was lost."""
     own: Broker | None = None
     for broker_id in sorted(asking.image.brokers):
-        broker: Broker = asking.image.brokers[broker_id]
+        broker = asking.image.brokers[broker_id]
         if broker.incarnation_id == asking.incarnation_id:
             return Choice(broker_id, rpc.BROKER_ID_OWN, "this process has registered already")
         same = asking.directory_id and broker.process.directory_id == asking.directory_id
@@ -152,13 +152,13 @@ def _own(asking: _Asking) -> Choice | None:
 
 def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
     """The id that this host is mapped to, unless it is another broker's by now."""
-    mapping: Hostname | None = asking.image.hostnames.get(asking.host)
+    mapping = asking.image.hostnames.get(asking.host)
     neighbours = asking.on_this_host()
     chosen: Choice | None = None
     if mapping is None:
         notes.append(f"host {asking.host} is not mapped to an id")
     else:
-        broker: Broker | None = asking.image.brokers.get(mapping.broker_id)
+        broker = asking.image.brokers.get(mapping.broker_id)
         by_hand = mapping.reason != BY_REGISTRATION and (broker is None or mapping.offset > broker.epoch)
         if by_hand:
             chosen = _unless_taken(asking, mapping, broker, notes)
@@ -293,7 +293,7 @@ def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
 
 
 def _last_seen(image: Image, broker_id: int) -> str:
-    broker: Broker | None = image.brokers.get(broker_id)
+    broker = image.brokers.get(broker_id)
     return "unregistered" if broker is None else f"last at {broker.endpoint}"
 
 

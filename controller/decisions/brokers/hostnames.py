@@ -9,7 +9,7 @@ from controller.decision import Reply, Write, check_record_count, refuse, wire_e
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import host_error
-from raftlog.metadata.entities import Broker, Hostname
+from raftlog.metadata.entities import Hostname
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.hostnames import BY_REGISTRATION, MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
@@ -39,7 +39,7 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
     if not supports_hostnames(view.features):
         return []
     name = hostname_key(host)
-    old: Hostname | None = view.hostnames.get(name)
+    old = view.hostnames.get(name)
     if old is not None and (old.broker_id, old.reason) == (broker_id, BY_REGISTRATION):
         return []
     return [_record(name, broker_id, BY_REGISTRATION)]
@@ -134,10 +134,10 @@ def is_stale(image: ImageView, mapping: Hostname) -> bool:
 
     A process that amends its registration keeps its epoch: then the mapping that came with the amendment says when that was.
     """
-    broker: Broker | None = image.brokers.get(mapping.broker_id)
+    broker = image.brokers.get(mapping.broker_id)
     if broker is None or host_of(broker) == mapping.name:
         return False
-    own: Hostname | None = image.hostnames.get(host_of(broker))
+    own = image.hostnames.get(host_of(broker))
     amended = own is not None and (own.broker_id, own.reason) == (broker.id, BY_REGISTRATION)
     return max(broker.epoch, own.offset if own is not None and amended else -1) > mapping.offset
 
@@ -156,7 +156,7 @@ def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: 
         )
     if one.HasField("broker_id") and one.broker_id < 0:
         raise refuse(ErrorCode.INVALID_REQUEST, f"broker id {one.broker_id} is negative", f"{field}.broker_id")
-    old: Hostname | None = view.hostnames.get(name)
+    old = view.hostnames.get(name)
     _check_expected(name, old, one, field)
     if one.HasField("broker_id"):
         # The same broker again is a change where a registration had mapped it: from now on it is meant.

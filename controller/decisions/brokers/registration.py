@@ -44,7 +44,7 @@ def register_broker(state: ControllerState, request: rpc.RegisterBrokerRequest, 
         check_supported(state.pending)
         choice = choose_broker_id(state, request, now)
         request = _with_id(request, choice.broker_id)
-    old: Broker | None = state.pending.brokers.get(request.broker_id)
+    old = state.pending.brokers.get(request.broker_id)
     _check_not_a_controller(state, request.broker_id, old, now)
     _check_duplicate(state, request, old, now)
     _check_features(state, request)
@@ -65,7 +65,7 @@ def unregister_broker(state: ControllerState, request: rpc.UnregisterBrokerReque
 
     A broker that is not fenced goes when its lease for strict reads has ended: up to a session timeout later.
     """
-    broker: Broker | None = state.pending.brokers.get(request.broker_id)
+    broker = state.pending.brokers.get(request.broker_id)
     if broker is None:
         raise refuse(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered", "broker_id")
     leases = state.read_leases

@@ -15,7 +15,7 @@ from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
-from raftlog.metadata.entities import Client, ClientResult
+from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
@@ -36,7 +36,7 @@ def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation
     number that the client said to be done, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
     """
     _check_supported(view, "client")
-    client: Client | None = view.clients.get(identity.client_id)
+    client = view.clients.get(identity.client_id)
     if identity.generation != generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
@@ -62,7 +62,7 @@ def find_result(view: ImageView, identity: common_pb2.ClientIdentity, generation
             f"write {sequence} was said to be done: all below {client.all_below_done} is forgotten",
             "client.sequence",
         )
-    result: ClientResult | None = view.client_results.get((client.id, sequence))
+    result = view.client_results.get((client.id, sequence))
     if result is None and sequence >= max(client.all_below_done, asked_done) + WINDOW:
         raise refuse(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -94,7 +94,7 @@ class _Altering:
         if name in self._seen:
             raise refuse(ErrorCode.INVALID_REQUEST, f"cursor {name} is named twice", f"{field}.name")
         self._seen.add(name)
-        old: ExportCursor | None = self._view.export_cursors.get(name)
+        old = self._view.export_cursors.get(name)
         _check_expected(name, old, one, field)
         if one.HasField("end_offset"):
             return self._set(old, one, field)

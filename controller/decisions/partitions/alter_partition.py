@@ -50,7 +50,7 @@ def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Par
     """Rules 1 and 2."""
     if len(topic_id) != TOPIC_ID_BYTES or topic_id not in view.topics:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id.hex()}", "topic_id")
-    partition: Partition | None = view.partitions.get((topic_id, data.partition_index))
+    partition = view.partitions.get((topic_id, data.partition_index))
     if partition is None:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {data.partition_index}", "partition_index"

@@ -100,7 +100,7 @@ class _Run:
         brokers = Brokers(view)
         records: list[Record] = []
         for key in keys:
-            partition: Partition | None = view.partitions.get(key)
+            partition = view.partitions.get(key)
             election = None if partition is None else self._election(view, brokers, partition)
             if partition is not None and election is not None:
                 records.append(record(elect(brokers, partition, election)))

@@ -70,7 +70,7 @@ def _topic(state: ControllerState, wanted: rpc.CreatePartitionsTopic, field: str
     topic_id = state.pending.topic_ids.get(wanted.name)
     if topic_id is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}", f"{field}.name")
-    topic: Topic = state.pending.topics[topic_id]
+    topic = state.pending.topics[topic_id]
     return topic
 
 

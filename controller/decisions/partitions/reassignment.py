@@ -86,7 +86,7 @@ def find_partition(view: ImageView, topic: str, index: int, field: str) -> Parti
     topic_id = view.topic_ids.get(topic)
     if topic_id is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
-    partition: Partition | None = view.partitions.get((topic_id, index))
+    partition = view.partitions.get((topic_id, index))
     if partition is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of topic {topic!r}", field)
     return partition

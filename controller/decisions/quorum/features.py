@@ -16,7 +16,7 @@ from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, ob
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
-from raftlog.metadata.entities import Broker, said_cause
+from raftlog.metadata.entities import said_cause
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
@@ -131,7 +131,7 @@ def _obstacles(
 
 def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
     for broker_id in sorted(image.brokers):
-        broker: Broker = image.brokers[broker_id]
+        broker = image.brokers[broker_id]
         if not level or (name == versions.LAO_VERSION and broker.registration_version == LEGACY_REGISTRATION):
             continue
         low, high = next(((low, high) for known, low, high in broker.features if known == name), (0, 0))
