@@ -9,24 +9,23 @@ Why: docs/decisions/017-exactly-once-writes.md
 
 from __future__ import annotations
 
-from typing import Any
-
 from raftlog.metadata.entities import Client, ClientResult
 from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 WINDOW = 256
 """A sequence number is valid below ``all_below_done`` + this: as many writes of one client may be in flight."""
 FIRST_SEQUENCE = 1
 
 
-def open_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
     """Fold an OpenClientRecord."""
     new = Client(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE)
     image.clients[offset] = new
     image.replace("client", (), None, new)
 
 
-def close_client(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, epoch: int) -> None:
     """Fold a CloseClientRecord: the client and its results go. Raises KeyError if it is not open."""
     old = image.clients[message.client_id]
     _forget(image, old, old.all_below_done + WINDOW)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.image import ImageDraft
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def fold_export_cursor(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def fold_export_cursor(image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int) -> None:
     """Fold an ExportCursorRecord. Raises KeyError for the removal of a cursor that is not there."""
     name = message.name
     old = image.export_cursors.get(name)

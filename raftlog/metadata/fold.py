@@ -29,10 +29,11 @@ from raftlog.metadata.entities import (
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.hostnames import fold_hostname
-from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.image import FoldError, ImageDraft, PartitionKey
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
+from raftlog.wire.records.v1 import records_pb2 as pb
 
-_CAUSES = frozenset(Cause)
+_CAUSES: frozenset[int] = frozenset(Cause)
 
 
 class ImageBuilder(ImageDraft):
@@ -112,7 +113,7 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
         ) from error
 
 
-def _register_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _register_broker(image: ImageDraft, message: pb.RegisterBrokerRecord, offset: int, epoch: int) -> None:
     broker = Broker(
         id=message.broker_id,
         epoch=message.broker_epoch,
@@ -136,19 +137,21 @@ def _register_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -
     image.brokers[broker.id] = broker
 
 
-def _unregister_broker(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _unregister_broker(image: ImageDraft, message: pb.UnregisterBrokerRecord, offset: int, epoch: int) -> None:
     old = image.brokers[message.broker_id]
     image.replace("broker", (old.id,), old, None)
     del image.brokers[old.id]
 
 
-def _change_registration(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _change_registration(
+    image: ImageDraft, message: pb.BrokerRegistrationChangeRecord, offset: int, epoch: int
+) -> None:
     old = image.brokers[message.broker_id]
     if old.epoch != message.broker_epoch:
         raise FoldError(
             f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker {old.id}, not {old.epoch}"
         )
-    if message.cause and message.cause not in _CAUSES:
+    if message.cause and int(message.cause) not in _CAUSES:
         raise UnknownRecordError(f"the cause {message.cause} at offset {offset} is unknown to this build")
     new = with_cause(
         replace(
@@ -167,7 +170,7 @@ def _change_registration(image: ImageDraft, message: Any, offset: int, epoch: in
     image.brokers[old.id] = new
 
 
-def _topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _topic(image: ImageDraft, message: pb.TopicRecord, offset: int, epoch: int) -> None:
     topic_id = message.topic_id
     if topic_id in image.topics or message.name in image.topic_ids:
         raise FoldError(f"topic {message.name!r} at offset {offset} is there already")
@@ -176,7 +179,7 @@ def _topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     image.replace("topic", (topic_id,), None, message.name)
 
 
-def _partition(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, epoch: int) -> None:
     topic = image.topics[message.topic_id]
     key = (message.topic_id, message.partition_id)
     if message.partition_id != topic.partition_count:
@@ -202,7 +205,7 @@ def _partition(image: ImageDraft, message: Any, offset: int, epoch: int) -> None
         _index(image, broker_id, key, present=True)
 
 
-def changed_partition(old: Partition, message: Any) -> Partition:
+def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Partition:
     """What a PartitionChangeRecord makes of a partition."""
     has = message.HasField
     replicas = tuple(message.replicas.ids) if has("replicas") else old.replicas
@@ -223,7 +226,7 @@ def changed_partition(old: Partition, message: Any) -> Partition:
     )
 
 
-def _partition_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _partition_change(image: ImageDraft, message: pb.PartitionChangeRecord, offset: int, epoch: int) -> None:
     key = (message.topic_id, message.partition_id)
     old = image.partitions[key]
     new = changed_partition(old, message)
@@ -245,9 +248,9 @@ def _index(image: ImageDraft, broker_id: int, key: tuple[bytes, int], *, present
     image.replicas_of[broker_id] = held.finish()
 
 
-def _remove_topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _remove_topic(image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int) -> None:
     topic = image.topics[message.topic_id]
-    held: dict[int, Any] = {}
+    held: dict[int, pmap.Mutation[PartitionKey, None]] = {}
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
@@ -264,7 +267,7 @@ def _remove_topic(image: ImageDraft, message: Any, offset: int, epoch: int) -> N
     image.replace("topic", (topic.id,), topic.name, None)
 
 
-def _config(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int) -> None:
     resource = (message.resource_type, message.resource_name)
     name = message.name
     values = image.configs.get(resource) or {}
@@ -282,7 +285,7 @@ def _config(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     image.replace("config", (*resource, name), old, new)
 
 
-def _feature_level(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _feature_level(image: ImageDraft, message: pb.FeatureLevelRecord, offset: int, epoch: int) -> None:
     old = image.features.get(message.name)
     if message.name == versions.METADATA_VERSION and message.feature_level > versions.LATEST_METADATA_VERSION:
         raise UnknownRecordError(
@@ -296,13 +299,13 @@ def _feature_level(image: ImageDraft, message: Any, offset: int, epoch: int) -> 
     image.replace("feature", (message.name,), old, message.feature_level or None)
 
 
-def _leader_change(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _leader_change(image: ImageDraft, message: pb.LeaderChangeRecord, offset: int, epoch: int) -> None:
     new = Leader(epoch, message.leader_id, tuple(message.voters))
     image.replace("leader", (), image.leader, new)
     image.leader = new
 
 
-def _progress(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _progress(image: ImageDraft, message: pb.ProgressRecord, offset: int, epoch: int) -> None:
     new = Progress(message.lowest_acknowledged_offset, message.high_watermark)
     image.replace("progress", (), image.progress, new)
     image.progress = new
@@ -312,7 +315,7 @@ def _progress(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
         image.applied[applied.broker_id] = applied
 
 
-def _voters(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int) -> None:
     entries = tuple(VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters)
     new = Voters(offset, entries) if entries else None
     image.replace("voters", (), image.voters, new)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raftlog.metadata.entities import Broker, Hostname
 from raftlog.metadata.image import ImageDraft
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAPPING_VERSION = 0
 """The form of a mapping that this build writes. A form with more in it will have a higher one."""
@@ -29,7 +28,7 @@ def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
     return {"version": mapping.version, "broker.id": mapping.broker_id}
 
 
-def fold_hostname(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
+def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
     """Fold a HostnameRecord. Raises KeyError for the deletion of a mapping that is not there."""
     name = message.hostname
     old = image.hostnames.get(name)
