@@ -178,7 +178,7 @@ class BrokerIds(Checker):
         if broker_id in self._unregistered and self._by_hand.get(host, (-1, -1))[0] == broker_id:
             # Mapped by hand before the registration that an operator has ended since.
             self.given_by_hand += 1
-            self._away_since[broker_id] = now
+            self._taken_by_newcomer(broker_id, now)
             return
         kept = {one for other, (one, _) in self._by_hand.items() if other != host}
         away = {
@@ -192,11 +192,15 @@ class BrokerIds(Checker):
         else:
             self.generated += 1
         asking_s = now - self._asked_at.get(host, now)
-        # It has a process, for a moment at least.
-        self._away_since[broker_id] = now
+        self._taken_by_newcomer(broker_id, now)
         gone = sorted(one for one, away_s in away.items() if away_s > asking_s + late_s)
         if gone:
             raise CheckFailedError(f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more")
+
+    def _taken_by_newcomer(self, broker_id: int, now: float) -> None:
+        """The id has a process, for a moment at least; and for longer if the one that had it before runs again already."""
+        if broker_id not in self._running.values():
+            self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
         """For how long the controllers may know that nobody is there: whom they heard has died since, or a session has ended."""
@@ -221,7 +225,7 @@ class BrokerIds(Checker):
             self.given_by_hand += 1
             if self._gone_s(broker_id, now) < 0 and broker_id not in self._unregistered:
                 raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
-            self._away_since[broker_id] = now
+            self._taken_by_newcomer(broker_id, now)
             return True
         if newest < 0 or self._gone_s(wanted, now) > self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK:
             raise CheckFailedError(

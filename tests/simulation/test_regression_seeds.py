@@ -304,6 +304,21 @@ REGRESSIONS = [
         '"alter_hostnames": 1.0, "all_disks_low": 7.248612468723051, "controllers_away": 0.8814946142677965}}',
         id="a broker that had registered in a log which was taken back asked for ever",
     ),
+    pytest.param(
+        1795392183082,
+        '{"voters": 5, "observers": 1, "brokers": 4, "clients": 3, "topics_share": 0.3, "asks_share": 0.5,'
+        ' "admin_per_s": 3.0, "unclean": true, "balance_interval_s": 1, "shared_keys": 2, "numbered_share":'
+        ' 1.0, "timeout_s": 0.3, "safety_s": 9.0, "election_timeout_ms": 500, "fetch_timeout_ms": 500,'
+        ' "session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 500, "retention_bytes": 1,'
+        ' "data_per_s": 5.0, "replica_lag_ms": 500, "exports_per_s": 1.0, "adopt_after_ms": 1000,'
+        ' "reserve_bytes": 100000, "faults": {"pause": 1.62, "split": 2.93, "flapping": 8.77,'
+        ' "request_repeated": 0.248, "connect_refused": 0.215, "change_voters": 5.72, "transfer": 4.49,'
+        ' "broker_behind": 1.6, "answers_late": 3.27, "newcomer": 0.5, "lower_features": 0.7, "move_voter":'
+        ' 2.22, "broker_disk_full": 6.02, "broker_bit_flip": 10.4, "stop_broker": 0.7, "kill_broker": 4.0,'
+        ' "broker_away": 2.0, "alter_hostnames": 1.0, "all_disks_low": 7.133891343647486, "controllers_away":'
+        " 0.5767022319320633}}",
+        id="a checker took a broker for away whose id a newcomer had got, while it was back already",
+    ),
 ]
 
 
