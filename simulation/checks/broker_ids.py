@@ -65,8 +65,8 @@ class BrokerIds(Checker):
         """Broker id -> the host of the process which that was."""
         self._died: dict[int, float] = {}
         """Broker id -> when that process died. Another one may have been started since, and still ask for the id."""
-        self._unregistered: set[int] = set()
-        """Ids that an operator has unregistered, and nobody has registered since: no session is left to wait for."""
+        self._unregistered: dict[int, float] = {}
+        """Ids that an operator has unregistered, and nobody has registered since, and when: no session is left to wait for."""
         self._by_hand: dict[str, tuple[int, int]] = {}
         """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration since."""
         self.adopted = self.generated = self.given_by_hand = 0
@@ -134,7 +134,7 @@ class BrokerIds(Checker):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.UNREGISTER_BROKER:
-                self._unregistered.add(message.broker_id)
+                self._unregistered[message.broker_id] = self._ledger.world.now()
             elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
         for host, broker_id in registered:
@@ -144,7 +144,7 @@ class BrokerIds(Checker):
                 # Below this level nothing is mapped; but whose the id is, and that it was heard of, counts above it too.
                 self._hosts.setdefault(broker_id, set()).add(host)
                 self._hear(broker_id, host)
-            self._unregistered.discard(broker_id)
+            self._unregistered.pop(broker_id, None)
         for host in mapped:
             self._by_hand.pop(host, None)
 
@@ -203,10 +203,14 @@ class BrokerIds(Checker):
             self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """For how long the controllers may know that nobody is there: whom they heard has died since, or a session has ended."""
+        """For how long the controllers may know that nobody is there: whom they heard has died since, or a session has ended.
+
+        An operator who unregisters a broker ends its session, though its process may not have heard so yet.
+        """
         heard = self._heard.get(broker_id, -math.inf)
         ended = heard + self._ledger.world.config.session_timeout_ms / 1000 / CLOCK_SLACK
-        ended = min(ended, self._died.get(broker_id, ended), self._away_since.get(broker_id, ended))
+        for since in (self._died, self._away_since, self._unregistered):
+            ended = min(ended, since.get(broker_id, ended))
         return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:

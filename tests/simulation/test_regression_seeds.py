@@ -319,6 +319,18 @@ REGRESSIONS = [
         " 0.5767022319320633}}",
         id="a checker took a broker for away whose id a newcomer had got, while it was back already",
     ),
+    pytest.param(
+        1795392183013,
+        '{"brokers": 4, "clients": 3, "asks_share": 0.9, "balance_interval_s": 5, "value_bytes": 20000,'
+        ' "shared_keys": 2, "numbered_share": 1.0, "timeout_s": 0.3, "safety_s": 9.0, "session_timeout_ms":'
+        ' 1500, "queue_messages": 64, "drift": 0.1, "retention_bytes": 1, "release_version": 4, "old_build":'
+        ' 4, "data_per_s": 5.0, "replica_lag_ms": 500, "adopt_after_ms": 1000, "reserve_bytes": 100000,'
+        ' "faults": {"message_late": 0.00454, "connect_refused": 0.0468, "unregister_broker": 3.29,'
+        ' "kill_all_brokers": 10.9, "newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0,'
+        ' "all_disks_low": 6.8507678740676585, "controllers_away": 0.44628182440274056, "change_build":'
+        ' 0.6056563002127209, "raise_features": 0.596416628282763, "whole_roll": 0.177}}',
+        id="a checker waited for the session of a broker that an operator had unregistered before its id was missing",
+    ),
 ]
 
 
