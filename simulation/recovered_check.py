@@ -25,9 +25,9 @@ from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
-from simulation.checks.claims import Claims
 from simulation.checks.commitment import Commitment
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
+from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
@@ -174,7 +174,7 @@ def checkers_after(
     clients = DataClients(data)
     fresh: list[Checker] = [
         ledger, Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger), SnapshotParts(),
-        Visibility(ledger), Queues(), Turns(), Claims(), data, clients, recovered, Linearizability(ledger),
+        Visibility(ledger), Queues(), Turns(), Contradictions(), data, clients, recovered, Linearizability(ledger),
     ]  # fmt: skip
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)

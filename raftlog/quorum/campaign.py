@@ -137,7 +137,7 @@ class Campaign(Role, ABC):
         del self._awaited[event.peer_id]
         if not self.node.heed(response, event.peer_id):
             return
-        self.node.claims.note_answer(event.peer_id, self.node.now - self.asked_at)
+        self.node.hints.note_answer(event.peer_id, self.node.now - self.asked_at)
         self._bound_round()
         sound = not response.error_code and response.leader_epoch == self.epoch and response.pre_vote == self.pre_vote
         if sound and response.vote_granted:

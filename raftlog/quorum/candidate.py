@@ -47,7 +47,7 @@ class Candidate(Campaign):
     def lost(self) -> None:
         # Another has the votes, or nobody has: a leader would have said so within the time that the slowest answer took.
         # A rival that goes first gets two round trips more.
-        trips = 3 if self.node.claims.yields_until() >= self.node.now else 1
+        trips = 3 if self.node.hints.yields_until() >= self.node.now else 1
         self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
         if self.retry_at < NEVER:
             self.timer = max(self.timer, self.retry_at)

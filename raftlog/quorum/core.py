@@ -195,7 +195,7 @@ class QuorumCore:
     def _peer_lost(self, event: PeerLost) -> None:
         node = self._node
         node.connected.discard(event.peer_id)
-        node.claims.forget(event.peer_id)
+        node.hints.forget(event.peer_id)
         if node.dials(event.peer_id):
             node.lost.add(event.peer_id)
         node.role.on_peer_lost(event.peer_id)

@@ -7,8 +7,8 @@ import random
 from dataclasses import replace
 
 from raftlog.quorum.admission import EpochAllowance, Refusal
-from raftlog.quorum.claims import Claims
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.election_hints import ElectionHints
 from raftlog.quorum.events import (
     Effect,
     Fatal,
@@ -119,7 +119,7 @@ class NodeState:
         self._drop_superseded_vote()
         if vote.epoch > self.vote.epoch:
             self.leader_confirmed = False
-            self.claims.clear()
+            self.hints.clear()
         self.vote = vote
         self._leader_unsaved = False
         self.out.append(PersistVote(vote))
@@ -141,7 +141,7 @@ class NodeState:
         """
         if leader_id != self.leader_id:
             # Who asked did so before this one was elected.
-            self.claims.clear()
+            self.hints.clear()
         self.leader_id, self._leader_endpoint = leader_id, endpoint
         if leader_id != self.vote.leader_id:
             self.leader_confirmed = leader_id == self.config.node_id
@@ -203,7 +203,7 @@ class NodeState:
             self.endpoint = self.voters.endpoint_of(config.node_id)
         elif was_voter and not self.endpoint:
             self.endpoint = history.before.endpoint_of(config.node_id)
-        self.claims = Claims(config.fetch_timeout_ms / 2000)
+        self.hints = ElectionHints(config.fetch_timeout_ms / 2000)
         self.role_stale = True
         self.out.append(VotersChanged(history.offset, self.voters.all))
         self.announce_peers()

@@ -43,11 +43,11 @@ class Prospective(Campaign):
     @override
     def supporters(self) -> set[int]:
         node = self.node
-        return self.granted | node.claims.doubters(node.now) | ({node.config.node_id} if node.is_voter else set())
+        return self.granted | node.hints.doubters(node.now) | ({node.config.node_id} if node.is_voter else set())
 
     @override
     def on_granted(self, peer_id: int) -> None:
-        self.node.claims.note_doubter(peer_id, self.node.now)
+        self.node.hints.note_doubter(peer_id, self.node.now)
 
     @override
     def on_doubter(self, peer_id: int) -> None:
@@ -91,13 +91,13 @@ class Prospective(Campaign):
         count at once, what was said before not.
         """
         node = self.node
-        heard = self.supporters() | self.against() | node.claims.rivals(node.now)
+        heard = self.supporters() | self.against() | node.hints.rivals(node.now)
         if node.hurry or len(self.granted) + node.is_voter >= node.voters.majority or heard.issuperset(node.peers):
             wait_until = node.now
         else:
             wait_until = self.asked_at + SPREAD * node.config.election_jitter_max_ms / 1000
         # Not for ever: one that goes before this node may be cut off from a third that this one reaches, or be a stranger's invention.
-        return min(max(node.claims.yields_until(), wait_until), self._outranks_until)
+        return min(max(node.hints.yields_until(), wait_until), self._outranks_until)
 
     def _go(self) -> None:
         if self.node.installing is None:

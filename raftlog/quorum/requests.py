@@ -142,9 +142,9 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
     theirs = (request.last_offset_epoch, request.last_offset, -peer_id)
     if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
         # With proof that the leader is gone nobody waits for longer than the others are far.
-        node.claims.note_rival(peer_id, node.now, node.backoff_s() if node.hurry else node.claims.remembered_s)
+        node.hints.note_rival(peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s)
     elif request.pre_vote:
-        node.claims.note_doubter(peer_id, node.now)
+        node.hints.note_doubter(peer_id, node.now)
         node.role.on_doubter(peer_id)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
-from simulation.checks.claims import Claims
 from simulation.checks.commitment import Commitment
 from simulation.checks.committed_data import CommittedData
+from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
 from simulation.checks.durability import Durability
@@ -65,7 +65,7 @@ def all_checkers() -> list[Checker]:
         ServedPartitions(ledger),
         Queues(),
         Turns(),
-        Claims(),
+        Contradictions(),
         logs,
         data,
         DataServing(ledger, logs),

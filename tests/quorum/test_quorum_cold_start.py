@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from far_followers import TOPOLOGIES, cold_start
 
-from raftlog.quorum.claims import Claims
+from raftlog.quorum.election_hints import ElectionHints
 
 SEEDS = 2
 SPREADS_S = (0.0, 0.3, 2.0)
@@ -45,30 +45,30 @@ def test_a_cluster_that_was_stopped_has_a_leader_in_time(voters: int, silent: in
 
 
 def test_a_rival_goes_first_for_as_long_as_an_election_takes() -> None:
-    claims = Claims(0.5)
-    claims.note_rival(1, 100.0, 0.02)
-    assert claims.yields_until() == 100.02, "nobody has answered yet"
-    claims.note_answer(2, 0.001)
-    assert claims.yields_until() == 100.02, "a near cluster waits no longer than before"
-    claims.note_answer(3, 0.2)
-    assert claims.yields_until() == pytest.approx(100.6)
-    assert claims.rivals(100.5) == {1}
-    assert claims.rivals(100.7) == set()
+    hints = ElectionHints(0.5)
+    hints.note_rival(1, 100.0, 0.02)
+    assert hints.yields_until() == 100.02, "nobody has answered yet"
+    hints.note_answer(2, 0.001)
+    assert hints.yields_until() == 100.02, "a near cluster waits no longer than before"
+    hints.note_answer(3, 0.2)
+    assert hints.yields_until() == pytest.approx(100.6)
+    assert hints.rivals(100.5) == {1}
+    assert hints.rivals(100.7) == set()
 
 
 def test_no_answer_however_late_makes_a_rival_go_first_for_longer_than_the_fetch_timeout() -> None:
-    claims = Claims(0.5)
-    claims.note_rival(1, 100.0, 0.02)
-    claims.note_answer(2, 30.0)
-    assert claims.yields_until() == 101.0
+    hints = ElectionHints(0.5)
+    hints.note_rival(1, 100.0, 0.02)
+    hints.note_answer(2, 30.0)
+    assert hints.yields_until() == 101.0
 
 
 def test_how_far_the_others_are_is_known_in_the_next_epoch_too() -> None:
-    claims = Claims(0.5)
-    claims.note_answer(2, 0.1)
-    claims.note_answer(3, 0.2)
-    claims.clear()
-    claims.note_rival(1, 100.0, 0.02)
-    assert claims.yields_until() == pytest.approx(100.6)
-    claims.forget(3)
-    assert claims.yields_until() == pytest.approx(100.3), "whose process is gone answers no more"
+    hints = ElectionHints(0.5)
+    hints.note_answer(2, 0.1)
+    hints.note_answer(3, 0.2)
+    hints.clear()
+    hints.note_rival(1, 100.0, 0.02)
+    assert hints.yields_until() == pytest.approx(100.6)
+    hints.forget(3)
+    assert hints.yields_until() == pytest.approx(100.3), "whose process is gone answers no more"

@@ -1,4 +1,4 @@
-"""Claims: what a node refuses as a contradiction, no node that keeps the rules sends. In a simulation nobody forges messages.
+"""Contradictions: what a node refuses as one, no node that keeps the rules sends. In a simulation nobody forges messages.
 
 Would catch: two leaders of one epoch, an election won by a log that lacks what is committed, a leader that answers by a log that it does
 not have, an epoch that grows without elections.
@@ -14,7 +14,7 @@ from raftlog.quorum.events import Effect, Event, Refused
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 
 
-class Claims(Checker):
+class Contradictions(Checker):
     """No controller hears a contradiction."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ leader, and one in which it asks again. A shorter pause ends before its next que
 as nothing is random but a few milliseconds, they split the votes of every epoch alike."""
 
 
-class Claims:
+class ElectionHints:
     """Of one epoch without a leader. Times are seconds of the monotonic clock."""
 
     def __init__(self, remembered_s: float) -> None:
