@@ -1,4 +1,4 @@
-"""What a decision is: one of six outcomes, each a value. Deciding changes nothing yet."""
+"""The six possible outcomes of a decision, each a plain value. Deciding a request changes no state."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_BATCH_BYTES = 8 << 20
-"""The most that one request may write. What fencing or replacing a broker writes is bounded by what it holds instead."""
+"""The most bytes that one request may write. A batch that fences or replaces a broker is bounded by the partitions it holds instead."""
 _FEW_RECORDS = 512
 
 
 class Write(NamedTuple):
-    """Records to propose, and the answer when they are committed. A tuple, as there is one for each write."""
+    """Records to propose, and the answer to send once they are committed. A tuple for speed: every write makes one."""
 
     records: list[Record]
     """One atomic batch, in order; never empty."""
     body: Any = None
-    """The response message of the request's kind; None when nobody asked."""
+    """The response message for this kind of request; None if no request asked for the records."""
     effects: tuple[Effect, ...] = ()
     answer_when_appended: bool = False
-    """The answer goes out when the records are in the leader's log, without saying that they are committed."""
+    """Answer as soon as the records are in the leader's log. Such an answer does not say that they are committed."""
 
 
 class Reply(NamedTuple):
-    """An answer that writes nothing: it goes out when a round has confirmed the leadership."""
+    """An answer without records. It goes out once a confirmed round proves that this node still leads."""
 
     body: Any
     effects: tuple[Effect, ...] = ()
 
 
 class Refusal(NamedTuple):
-    """The request failed for certain, and changed nothing."""
+    """The request definitely failed, and changed nothing."""
 
     error: ApiError
 
 
 class Duplicate(NamedTuple):
-    """A retry: what the write became when it was executed."""
+    """A retry of a numbered write that was executed before, with the result of that time."""
 
     result: ClientResult
 
 
 class Defer(NamedTuple):
-    """Nothing is decided yet: the request waits, and is decided anew ``at`` this time (seconds of the loop's clock)."""
+    """No decision yet: the request waits, and is decided again at time ``at`` (seconds of the event loop's clock)."""
 
     at: float
     effects: tuple[Effect, ...] = ()
 
 
 class TransferLeadership(NamedTuple):
-    """Hand the leadership over to this voter; the answer goes out when that is done."""
+    """Transfer the leadership to voter ``target_id``; the answer goes out when the transfer is complete."""
 
     target_id: int
     body: Any
 
 
 Decision = Write | Reply | Refusal | Duplicate | Defer | TransferLeadership
-"""The outcome of one request. What time brings is always a Write."""
+"""The outcome of one request. A decision that a deadline triggers, as a session timeout, is always a Write."""
 
 
 def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write | Reply:
-    """An answer, with whatever it writes."""
+    """A Write if there are records to propose, else a Reply."""
     return Write(records, body, effects) if records else Reply(body, effects)
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
-    """An error that is about one field of the request and changed nothing."""
+    """The error of a request that changed nothing. ``field`` is the field at fault, if there is one."""
     return ApiError(code, message, field=field)
 
 
 def wire_error(error: ApiError) -> common_pb2.Error:
-    """An error as the message that goes into one result of many."""
+    """The error as a message, for one of the results in a response."""
     return common_pb2.Error(
         error_code=error.code,
         error_message=error.message,
@@ -85,7 +85,7 @@ def wire_error(error: ApiError) -> common_pb2.Error:
 
 
 def check_record_count(count: int, limit: int) -> None:
-    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: a batch is one atom of the log."""
+    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all go into one atomic batch."""
     if count > limit:
         raise refuse(
             ErrorCode.POLICY_VIOLATION, f"the request needs {count} records, more than the {limit} of one batch"
@@ -93,18 +93,18 @@ def check_record_count(count: int, limit: int) -> None:
 
 
 def check_item_count(count: int, limit: int, field: str) -> None:
-    """Raise POLICY_VIOLATION for a request that names more than ``limit`` things, before anything is made of them.
+    """Raise POLICY_VIOLATION for a request that names more than ``limit`` items, before any item is decided.
 
-    A thing that is refused by itself writes no record, but it takes its time all the same.
+    An item that is refused writes no record, but it takes time all the same.
     """
     if count > limit:
         raise refuse(ErrorCode.POLICY_VIOLATION, f"{count} items are more than the {limit} of one request", field)
 
 
 def check_record_bytes(records: list[Record], field: str) -> None:
-    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would hold up all behind it."""
+    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would delay all requests behind it."""
     if len(records) <= _FEW_RECORDS:
-        return  # No more than the request itself, which has a bound of its own.
+        return  # No larger than the request itself, which has its own limit.
     size = sum(len(each.body) for each in records)
     if size > MAX_BATCH_BYTES:
         raise refuse(

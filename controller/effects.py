@@ -1,7 +1,8 @@
-"""What decisions change besides the log: the soft state of one controller epoch, each change a value.
+"""The changes that a decision makes to the soft state of one controller epoch, each a plain value. Soft state is not in the log.
 
-An effect takes force once its decision's records are in the pending image, or at once if it writes none; it is dropped with a
-decision that can't be proposed, so that soft state never runs ahead of the log. ``controller/state/apply.py`` says what each does.
+An effect is applied once the records of its decision are in the pending image, or at once if the decision has no records. If a
+decision cannot be proposed, its effects are dropped with it, so soft state never runs ahead of the log.
+``controller/state/apply.py`` says what each effect does.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):
-    """A process has registered under this id, under a new broker epoch: what was known of an earlier one is void."""
+    """A process has registered this broker id, under a new broker epoch: what was known under an earlier epoch is void."""
 
     broker_id: int
     broker_epoch: int
 
 
 class RegisteredAgain(NamedTuple):
-    """The process that is registered has sent its registration once more."""
+    """The registered process has repeated its registration request."""
 
     broker_id: int
     broker_epoch: int
@@ -30,13 +31,13 @@ class RegisteredAgain(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """The registration is gone."""
+    """A broker was unregistered."""
 
     broker_id: int
 
 
 class Fenced(NamedTuple):
-    """A broker was fenced for this cause. ``record_count``: of the batch that says so."""
+    """A broker was fenced for this cause. ``record_count``: how many records the batch that fences it has."""
 
     broker_id: int
     cause: Cause
@@ -50,40 +51,43 @@ class Unfenced(NamedTuple):
 
 
 class ShutdownBegun(NamedTuple):
-    """A broker that stops has lost leaderships. ``last_offset``: of the records that moved the last of them; None: some are left."""
+    """A broker in controlled shutdown has lost leaderships.
+
+    ``last_offset``: the offset of the record that moved the last of them; None: it still has some.
+    """
 
     broker_id: int
     last_offset: int | None
 
 
 class Left(NamedTuple):
-    """A broker has taken its leave: its session is over, so that a successor can register at once."""
+    """A broker has completed its controlled shutdown. Its session is over, so a successor can register at once."""
 
     broker_id: int
 
 
 class LeaseGranted(NamedTuple):
-    """A broker may answer strict reads for a lease from now on."""
+    """A broker has a read lease that begins now."""
 
     broker_id: int
 
 
 class LeaseStopped(NamedTuple):
-    """A broker's lease for strict reads is not renewed any more."""
+    """The read lease of a broker is no longer renewed."""
 
     broker_id: int
 
 
 class AllLeasesStopped(NamedTuple):
-    """No lease for strict reads is renewed any more."""
+    """No read lease is renewed any longer."""
 
 
 class FeatureLevelsUpdated(NamedTuple):
-    """Levels were changed while heartbeats were not in force: they may be now."""
+    """Feature levels were changed while heartbeats were not in force. Heartbeats may be in force now."""
 
 
 class IsrsLeft(NamedTuple):
-    """A fenced broker was taken out of the ISRs of the first ``done`` of the partitions that it held."""
+    """A fenced broker was removed from the ISRs of the first ``done`` partitions of ``keys``, the partitions that it held."""
 
     broker_id: int
     keys: Sequence[PartitionKey]
@@ -91,13 +95,13 @@ class IsrsLeft(NamedTuple):
 
 
 class LeaderEpochsRaised(NamedTuple):
-    """So many more of the partitions that were below the leader epochs of this generation are not any more."""
+    """The leader epochs of ``partition_count`` more partitions were raised into the range of this log generation."""
 
     partition_count: int
 
 
 class ProgressRecorded(NamedTuple):
-    """The progress of LAO was written down."""
+    """The progress of LAO was written to the log, as a PROGRESS record."""
 
     message: pb.ProgressRecord
 

@@ -1,4 +1,4 @@
-"""Says what became of a request to whoever waits for it, and nothing more once this node has stopped."""
+"""Sends the outcome of each request to the client that waits for it, and nothing more once this node has stopped."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
-"""Every outcome but one: what is deferred is decided anew, and answered then."""
+"""Every outcome except Defer: a deferred request is decided again later, and answered then."""
 
 
 class Answers:
-    """The answers of one node."""
+    """Sends the answers of one node."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self.closed = False
 
     def send(self, parked: Parked) -> None:
-        """What was parked is true now."""
+        """Send a parked reply: what it says has become true."""
         send_quietly(parked.link, parked.response)
 
     def refuse(self, link: Any, request: pb.ControllerRequest, error: ApiError) -> None:
-        """A request failed for certain: nothing of it was begun."""
+        """Refuse a request: it definitely failed, and no part of it was executed."""
         self.fail(link, request.correlation_id, error)
 
     def fail(self, link: Any, correlation_id: int, error: ApiError) -> None:
-        """A request ends with this error, which says whether its outcome is known."""
+        """End a request with this error, which says whether the outcome is known."""
         if self.closed:
-            # Stopped, perhaps by its disk: not another word, not even of regret.
+            # The node has stopped, perhaps because of its disk: send nothing more, not even an error.
             return
         send_quietly(link, self._directory.failure(correlation_id, error))
 
     def give_up(self, parked: Parked, lao: LaoTracker, is_committed: bool, code: ErrorCode, why: str) -> None:
-        """Answer what can wait no longer. What is committed stands; what wrote nothing has failed for certain."""
+        """Answer a request that can wait no longer.
+
+        A committed write succeeds. An uncommitted write has an unknown outcome. A request without records definitely failed.
+        """
         if is_committed:
             say_how_far(parked, lao)
             send_quietly(parked.link, parked.response)
@@ -49,7 +52,7 @@ class Answers:
             self.fail(parked.link, parked.response.correlation_id, error)
 
     def parked(self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int) -> Parked:
-        """The reply to what was decided in ``epoch``, to be parked. ``offset``: of the last record that it wrote."""
+        """The reply to a decision of ``epoch``, to be parked. ``offset``: the offset of the last record that the decision wrote."""
         response = pb.ControllerResponse(
             correlation_id=waiting.request.correlation_id,
             leader_id=self._directory.leader_id,
@@ -60,7 +63,7 @@ class Answers:
         if isinstance(decision, Refusal):
             fill_error(response, decision.error)
             if decision.error.code is ErrorCode.NOT_CONTROLLER:
-                # Who finds that it is the stale one does not name itself as the controller to go to.
+                # A controller that finds itself stale does not name itself as the active one.
                 response.leader_id = decision.error.leader_id
         else:
             getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)

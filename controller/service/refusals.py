@@ -1,7 +1,7 @@
-"""Answers those who wait in vain: of a leadership that was lost, at a node that does not lead, and those whose time is up.
+"""Answers the requests that wait in vain: the leadership was lost, this node does not lead, or the deadline has passed.
 
-No turn of the loop is spent on them alone [65,536 requests wait, the leadership is lost, and all are refused at once: a second in
-which this node hears no new leader].
+They are refused over several turns of the event loop [65,536 requests wait, the leadership is lost, and all are refused at once: for a
+second this node does not hear a new leader].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG_TURN_S = limits.TURN_MAX_MS / 1000
 
 
 class Node(Protocol):
-    """What is asked of the node."""
+    """What refusals need from the node."""
 
     leadership: Leadership | None
 
@@ -32,30 +32,30 @@ class Node(Protocol):
         """Seconds of the loop's clock."""
 
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
-        """Call back in another turn of the loop, unless this node has stopped by then."""
+        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by then."""
 
 
 class Refusals:
-    """A bounded number of them in each turn, one after the other; what is left comes in the next."""
+    """Sends a bounded number of refusals in each turn of the event loop, and the rest in the next ones."""
 
     def __init__(self, answers: Answers, intake: Intake, node: Node, stopwatch: Callable[[], float]) -> None:
         self._answers, self._intake, self._node, self._stopwatch = answers, intake, node, stopwatch
-        # Of leaderships that were lost: who still waits for an answer.
+        # The leaderships that were lost, each with the parked replies that are still to be answered.
         self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
         self._refusing = self._due = False
 
     def lost(self, leadership: Leadership, why: str) -> None:
-        """Answer all that wait for what this leadership proposed."""
+        """Answer every request that waits for something that this leadership proposed."""
         self._lost.append((leadership, why, leadership.parking.drain()))
         self.go_on()
 
     def refuse_waiting(self) -> None:
-        """Send those elsewhere who wait at a node that does not lead: nothing of theirs was begun."""
+        """Refuse every request that waits in the intake of a node that does not lead: none of them was started."""
         self._refusing = True
         self.go_on()
 
     def go_on(self) -> None:
-        """Answer those who wait in vain by now, unless that is due in the next turn anyway."""
+        """Answer the requests that wait in vain by now, unless the next turn does that anyway."""
         if self._due:
             return
         begun = self._stopwatch()
@@ -73,7 +73,7 @@ class Refusals:
         self.go_on()
 
     def _all(self) -> Iterator[bool]:
-        """Answer one at each step."""
+        """Answer one request at each step."""
         answers, node = self._answers, self._node
         while self._lost:
             lost, why, left = self._lost[0]
@@ -93,7 +93,7 @@ class Refusals:
         for parked, is_committed in leadership.parking.expired(now):
             answers.give_up(parked, leadership.lao, is_committed, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
             yield True
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not begun in time")
+        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
         for waiting in self._intake.expired(now):
             answers.refuse(waiting.link, waiting.request, error)
             yield True

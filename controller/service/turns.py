@@ -1,4 +1,4 @@
-"""One turn of the active controller: decides what waits, folds it as it goes, and proposes it as one chunk.
+"""One turn of the active controller: decides the waiting requests, folds each decision, and proposes them all as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -29,37 +29,37 @@ MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
 MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
 LONG_TURN_S = limits.TURN_MAX_MS / 1000
 CHUNK_BYTES = 64 << 10
-"""Of requests: what one turn decides. When more waits, the next chunk is decided while this one is written and replicated."""
+"""How many bytes of requests one turn decides. If more wait, the next chunk is decided while this one is written and replicated."""
 MAX_UNCOMMITTED_CHUNKS = 3
 IDLE_S = 0.0004
-"""Requests that come singly and not more often than this are synced inline: nothing else waits for the loop."""
+"""Requests that arrive one at a time and at least this far apart are synced inline: nothing else waits for the event loop."""
 
 _SHARE_USED_UP = ApiError(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    "this connection's share of the replies that may wait is used up",
+    "this connection has used up its share of the parked replies",
     throttle_time_ms=limits.RETRY_AFTER_MS,
 )
 
 
 class Node(Protocol):
-    """What is asked of the node."""
+    """What turns need from the node."""
 
     hand_over: HandOver
     space: SpaceWatch
 
     @property
     def generation(self) -> int:
-        """Of the log."""
+        """The generation of the log."""
 
     def now(self) -> float:
         """Seconds of the loop's clock."""
 
     def wake(self) -> None:
-        """Have another turn soon."""
+        """Schedule another turn."""
 
 
 class Turns:
-    """Decides for whichever leadership it is handed. ``stopwatch``: seconds that go on within a turn."""
+    """Runs the turns of a leadership. ``stopwatch``: a clock in seconds that advances within a turn, too."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Turns:
         self._node, self._replica, self._intake = node, replica, intake
         self._answers, self._stopwatch = answers, stopwatch
         self._last: tuple[float, int] = (0.0, 0)
-        """When the turn before this one was, and how many requests it decided."""
+        """When the previous turn was, and how many requests it decided."""
 
     def decide_all(self, leadership: Leadership, active: ActiveController) -> None:
-        """Decide what waits, and what time has brought, and propose it; a later turn or commit goes on with what is left."""
-        # One uncommitted chunk at a time: what comes meanwhile makes the next one larger. Only when a whole chunk waits is it
-        # decided while others are on their way.
+        """Decide the waiting requests and whatever is due by time, and propose the result. A later turn or commit decides the rest."""
+        # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger. Only when a whole chunk of requests
+        # waits is it decided while earlier chunks are uncommitted.
         allowed = 1 if self._intake.waiting_bytes < CHUNK_BYTES else MAX_UNCOMMITTED_CHUNKS
         if leadership.uncommitted_chunks >= allowed or not leadership.parking.is_confirmed(leadership.long_round):
             return
@@ -138,20 +138,20 @@ class Turns:
             self._node.wake()
 
     def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
-        """What was decided since ``begun`` and writes nothing waits for a round that begins now."""
+        """Park the replies without records that were decided since ``begun`` until a round that begins now is confirmed."""
         number = self._replica.request_round()
         if self._stopwatch() - begun >= LONG_TURN_S:
-            # What writes nothing waits for no commit, and turn would follow turn: the followers' fetches have to come between
+            # Requests without records wait for no commit, so turn would follow turn. The followers' fetches must come in between
             # [a flood of listings: no fetch is answered in time, and the leadership is lost].
             leadership.long_round = number
         for parked in reads:
             parked.round = number
             leadership.parking.park(parked)
-        # The rounds of a single voter are confirmed at once, before these were parked.
+        # The round of a single voter is confirmed at once, so before these replies were parked.
         leadership.parking.release_reads()
 
     def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
-        """What time has brought, up to a bound of its own: requests never keep brokers from being fenced."""
+        """Decide whatever is due by time, up to a separate bound: requests never keep brokers from being fenced."""
         written = 0
         without_space = bool(self._node.space.verdict.refusal)
         while (due := active.next_due(now, fencing_only=without_space)) is not None:
@@ -159,7 +159,7 @@ class Turns:
             leadership.add(due.records, None, timestamp_ms)
             active.proposed(due, now)
             if written >= MAX_TURN_RECORDS:
-                # Many brokers at once, or one with much: the rest after this commit.
+                # Many brokers are due at once, or one with many partitions: the rest follows after this commit.
                 self._node.wake()
                 return
 
@@ -178,7 +178,7 @@ class Turns:
             return decision
         except FatalError:
             raise
-        except Exception as defect:  # of ours: nothing was proposed, the state is as before
+        except Exception as defect:  # a bug: nothing was proposed, and the state is unchanged
             log.exception("deciding a request failed", request=request.WhichOneof("body"))
             return Refusal(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}"))
 
@@ -192,10 +192,10 @@ class Turns:
             else:
                 self._answers.refuse(waiting.link, waiting.request, error)
 
-        self._node.hand_over.begin(decision.target_id, "asked to by an operator", answer)
+        self._node.hand_over.begin(decision.target_id, "requested by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
-        """Whether requests come singly and not close together: then nothing waits for the loop while the disk syncs."""
+        """Whether requests arrive one at a time and far apart: then nothing waits for the event loop while the disk syncs."""
         last_at, last_count = self._last
         self._last = (now, count)
         return count <= 1 and last_count <= 1 and now - last_at > IDLE_S

@@ -1,4 +1,4 @@
-"""Folds the effects of decisions into the soft state: the one place where a decision changes what the controller remembers."""
+"""Applies the effects of decisions to the soft state of the controller. This is the only place where a decision changes soft state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from raftlog.metadata.causes import Cause
 
 
 def apply(state: ControllerState, effect: Effect, now: float) -> None:
-    """One effect, after the records of its decision are in ``state.pending``."""
+    """Apply one effect. The records of its decision must be in ``state.pending`` already."""
     match effect:
         case LeaseGranted(broker_id):
             state.read_leases.granted(broker_id, now)
@@ -85,19 +85,19 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
         case Cause.LOG_TAKEN_BACK:
             state.forget(broker_id)
             if heartbeats_off(state):
-                # It may never say anything more.
+                # The broker may never send another message.
                 state.ask_unfence(broker_id)
         case Cause.PROCESS_GONE:
-            # Its session goes on: this is evidence, and no proof, and nobody gets its id the sooner.
+            # The session continues: a refused connection is evidence, not proof. No other broker gets the id any sooner.
             state.gone.fenced(broker_id, now)
             state.drop_wishes(broker_id)
         case Cause.METADATA_LAG:
-            # It lags, and heartbeats: its session goes on, and nobody gets its id meanwhile.
+            # A broker that lags still heartbeats: its session continues, and no other broker gets its id meanwhile.
             state.drop_wishes(broker_id)
             state.read_leases.forget(broker_id)
             state.lag_watch.fenced(broker_id, now)
         case _:
-            # It asked for it, and goes on heartbeating.
+            # The broker asked for it, and still heartbeats.
             pass
     state.changed(broker_id, now)
     state.isr_removals.fenced(broker_id, effect.record_count)
