@@ -1,11 +1,11 @@
-"""Following the committed log: one fetch outstanding, and the next one says what has been applied.
+"""Follows the committed log: one fetch is outstanding at a time, and the next one reports what has been applied.
 
-An observer's conversation with the active controller. A reply's records are folded into the view before the next fetch
-leaves, at once, so that its ``applied_offset`` is what readers here can already see. While the view is full no fetch
-leaves; heartbeats go on telling LAO, which makes room.
+This is an observer's conversation with the active controller. The records of a reply are folded into the view before the next fetch
+is sent, so readers here can already see everything up to its ``applied_offset``. While the view is full no fetch is sent; heartbeats
+still deliver LAO, which makes room.
 
-A log that begins above what is wanted is answered with a snapshot: it is fetched from the same controller, on a link of its own and
-while no fetch is outstanding, and becomes the view; then the log is followed from its end.
+If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from the same controller, on a separate
+link and while no fetch is outstanding, replaces the view by it, and follows the log from the end of the snapshot.
 
 Why: docs/decisions/010-lao-survives-failover.md
 """
@@ -35,20 +35,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FollowerEvents:
-    """What the follower reports; all are called on the event loop."""
+    """The callbacks of the follower, all called on the event loop."""
 
     moved: Callable[[], None]
-    """The view has moved: records were applied, or LAO or the controller epoch heard."""
+    """The view has moved: records were applied, or LAO or the controller epoch was received."""
     generation_known: Callable[[], None]
-    """The first one that this process sees."""
+    """The process has learned the generation of the log for the first time."""
     generation_changed: Callable[[], None]
-    """The view was emptied: the log is another one."""
+    """The log has another generation, and the view was emptied."""
     failed: Callable[[FatalError], None]
-    """The log cannot be followed any further: the broker must stop."""
+    """The log cannot be followed any further, so the broker must stop."""
 
 
 class MetadataFollower:
-    """Keeps a view current. ``broker_epoch`` is asked before each fetch; -1: not registered, the report does not count."""
+    """Keeps a view current. ``broker_epoch`` is called before each fetch; -1: not registered, so the report does not count."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class MetadataFollower:
         self._hang_up()
 
     def resume(self) -> None:
-        """Fetch again if that was held back and the view has room."""
+        """Fetch again, if fetching was suspended and the view has room."""
         if self._link is not None and not self._fetching and self._timer is None and self._snapshot is None:
             self._fetch()
 
@@ -114,13 +114,13 @@ class MetadataFollower:
         self._fetch()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Look for the controller elsewhere: what was asked on this link is answered on another one, from the applied offset on."""
+        """Look for the controller elsewhere. The next link fetches from the applied offset on."""
         if link is self._link and not self._closed:
             self._hang_up()
             self._go(self._endpoints.unreachable(self._loop.time()))
 
     def received(self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]) -> None:
-        """Take answers. One of an older link, or one that nothing asked for, changes nothing."""
+        """Take replies. A reply of an older link, or one to no fetch, changes nothing."""
         for reply in messages:
             if link is self._link and self._fetching and not self._closed:
                 self._fetching = False
@@ -148,7 +148,7 @@ class MetadataFollower:
         self._go(self._endpoints.unreachable(self._loop.time()))
 
     def _go(self, pause_s: float) -> None:
-        """To the finder's target, after a pause."""
+        """Connect to the target of the endpoint selector, after a pause."""
         self._stop_timer()
         if pause_s:
             self._timer = self._loop.call_later(pause_s, self._connect)
@@ -161,7 +161,10 @@ class MetadataFollower:
             self._timer = None
 
     def _look_for_silence(self) -> None:
-        """One slow timer rather than one a fetch: a controller that has stopped may leave its connections open."""
+        """Close a link whose fetch gets no reply in time: a stopped controller may leave its connections open.
+
+        One slow timer serves all fetches.
+        """
         if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
             self._link.close("a fetch was not answered in time")
         self._watch = self._loop.call_later(self._settings.answer_margin_ms / 1000, self._look_for_silence)
@@ -207,7 +210,7 @@ class MetadataFollower:
                 view.reset(reply.generation)
                 self._events.generation_known()
                 if self._closed:
-                    # It was about to stop, and its registration is of another log: there is nothing to leave.
+                    # The broker was stopping, and its registration belongs to another log: it has ended.
                     return
             self._accept(reply)
 
@@ -218,7 +221,7 @@ class MetadataFollower:
                 view.apply(reply.records, high_watermark=reply.high_watermark)
         except CorruptLogError as error:
             log.warning("a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error))
-            self._elsewhere("its reply was corrupt")
+            self._elsewhere("the reply is corrupt")
             return
         except FatalError as error:
             self._stop_following(error)
@@ -230,7 +233,7 @@ class MetadataFollower:
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
         else:
-            # Before readers are served: others wait for what this fetch acknowledges.
+            # Fetch before serving readers: writers elsewhere wait for what this fetch acknowledges.
             self._fetch()
         self._events.moved()
 
@@ -238,7 +241,7 @@ class MetadataFollower:
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset - 1 <= self._view.applied:
-            self._elsewhere(f"its snapshot ends at {snapshot_id.end_offset}, no further than what is applied here")
+            self._elsewhere(f"its snapshot ends at {snapshot_id.end_offset}, not ahead of what is applied here")
             return
         log.info("beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset)
         loader = SnapshotLoader()
@@ -263,16 +266,16 @@ class MetadataFollower:
             header = loader.header
             assert header is not None
             if (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
-                raise CorruptLogError("its snapshot is another one than it says")
-            # One made before a recovery is of an older generation than the log.
+                raise CorruptLogError("its snapshot does not match the announced snapshot id")
+            # A snapshot made before a recovery has an older generation than the log.
             if header.cluster_id != self._cluster_id or header.generation > view.generation:
                 raise CorruptLogError(
                     f"its snapshot is of cluster {header.cluster_id!r}, generation {header.generation}"
                 )
         except FatalError as failure:
             if isinstance(failure, CorruptLogError):
-                log.warning("a fetched snapshot is not sound: dropped", controller=self._dialled, error=str(failure))
-                self._elsewhere("its snapshot is not sound")
+                log.warning("a fetched snapshot is corrupt: dropped", controller=self._dialled, error=str(failure))
+                self._elsewhere("its snapshot is corrupt")
             else:
                 self._stop_following(failure)
             return
@@ -302,7 +305,7 @@ class MetadataFollower:
             self._elsewhere(reply.error.error_message)
 
     def _other_generation(self, generation: int) -> None:
-        """Restore and unsafe recovery raise the generation; a controller with a lower one has missed that."""
+        """Restore and unsafe recovery raise the generation. A controller with a lower generation has missed that."""
         if generation <= self._view.generation:
             self._elsewhere(f"it has generation {generation} of the log, the newest is {self._view.generation}")
             return

@@ -1,10 +1,10 @@
 """A broker's life as the controller sees it: registration, heartbeats, fencing, controlled shutdown. Pure.
 
-States (KIP-343): *initial* (not registered in this life), *inactive* (registered, fenced), *active* (unfenced), *stopping*. A
+States (KIP-343): *initial* (this process has not registered yet), *inactive* (registered, fenced), *active* (unfenced), *stopping*. A
 broker knows that it is unfenced from its own applied image and its own broker epoch, never from a flag in a reply.
 
-The shell calls :meth:`Lifecycle.poll` after each stimulus and at :attr:`Lifecycle.next_deadline`, sends what it returns
-(one request at a time), and reports how that ended. ``now`` is seconds of a monotonic clock.
+The shell calls :meth:`Lifecycle.poll` after each event and at :attr:`Lifecycle.next_deadline`, sends the request that it returns
+(one at a time), and reports the outcome. ``now`` is the time of a monotonic clock in seconds.
 
 Why: docs/decisions/012-sessions-and-fencing.md
 """
@@ -36,14 +36,14 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Send a registration. Safe to repeat: the incarnation id makes it the same one."""
+    """Send a registration. Safe to repeat: the incarnation id makes it the same registration."""
 
     previous_broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Send a heartbeat; what has been applied and told is for the shell to fill in."""
+    """Send a heartbeat. The shell fills in the applied offset and the known LAO."""
 
     broker_epoch: int
     want_shut_down: bool
@@ -52,7 +52,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The broker must end. ``clean``: as it was asked to, with the controller's leave or nothing to leave."""
+    """The process must end. ``clean``: it was asked to stop, and the controller agreed or the broker was not registered."""
 
     reason: str
     clean: bool
@@ -60,7 +60,7 @@ class Exit:
 
 UNKNOWN_GENERATION = -1
 
-# A registration refused with one of these is refused again: tell the operator at once.
+# A registration that is refused with one of these would be refused again: end at once, so that the operator sees it.
 HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -72,7 +72,7 @@ HOPELESS = frozenset(
 
 
 class Lifecycle:
-    """The state machine of one broker process."""
+    """The state machine of one broker process: takes events, and says which request to send next."""
 
     def __init__(
         self, settings: LifecycleSettings, *, broker_id: int, incarnation_id: str, rng: random.Random, now: float
@@ -105,13 +105,13 @@ class Lifecycle:
         self._image_offset = -1
         self._registration: Broker | None = None
         self.shown_from = -1
-        """The offset that its registration was decided on: an older image tells nothing about it, whatever it shows."""
+        """The offset from which on images tell about this registration: an older image does not, whatever it shows."""
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """The state to show."""
+        """The state, as commands and metrics show it."""
         if self._stop_until != NEVER:
             return State.STOPPING
         if self.epoch < 0:
@@ -120,17 +120,17 @@ class Lifecycle:
 
     @property
     def unfenced(self) -> bool:
-        """Whether this broker's own image shows this very registration unfenced. Controlled shutdown does not fence."""
+        """Whether this broker's own image shows its present registration unfenced. Controlled shutdown does not fence."""
         return self._unfenced
 
     def self_fenced(self, now: float) -> bool:
-        """Whether it has to take itself for fenced, whatever its image says: it cannot prove that it is current."""
+        """Whether the broker must consider itself fenced, whatever its image says: it cannot prove that it is current."""
         silent = self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
     @property
     def serve_until(self) -> float:
-        """When it has to take itself for fenced if it hears nothing before; -inf: it has to already, inf: silence means nothing."""
+        """When the broker must consider itself fenced if no controller answers before; -inf: already; inf: silence does not matter."""
         if self.epoch < 0 or self._stale or self.exit is not None:
             return -NEVER
         if not self._heartbeats:
@@ -138,38 +138,38 @@ class Lifecycle:
         return self._contact_at + self._settings.fencing_timeout_ms / 1000
 
     def why_fenced(self, now: float) -> str:
-        """For people: why it serves nothing, empty if it may serve."""
+        """For people: why the broker serves nothing; empty if it may serve."""
         if self.exit is not None:
             return self.exit.reason
         if self.epoch < 0:
             return f"not registered: {self._last_error}"
         if self._stale:
-            return "the controller does not know this registration any more"
+            return "the controller no longer knows this registration"
         if self.self_fenced(now):
             return f"no controller reached for {now - self._contact_at:.1f} s: {self._last_error}"
         return "" if self._unfenced else "fenced by the controller, or not yet unfenced"
 
     @property
     def heartbeats(self) -> bool:
-        """Whether heartbeats are in force (``broker.heartbeat.version``): if not, it sends none and does not fence itself for silence."""
+        """Whether heartbeats are in force (``broker.heartbeat.version``). If not, the broker sends none, and silence does not fence it."""
         return self._heartbeats
 
     @property
     def next_deadline(self) -> float:
-        """When to poll again if nothing happens before."""
+        """When to call ``poll`` again if nothing happens before."""
         if self.exit is not None:
             return NEVER
         limit = self._stop_until if self.epoch >= 0 else self._register_until
         return limit if self._in_flight is not None or self._is_quiet() else min(limit, self._next_at)
 
     def _is_quiet(self) -> bool:
-        """Registered, heartbeats not in force. A broker that stops sends them all the same: they are its request to leave."""
+        """Registered, and heartbeats are not in force. A stopping broker sends them all the same: they ask for controlled shutdown."""
         return self.epoch >= 0 and not self._heartbeats and self._stop_until == NEVER
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> Register | Heartbeat | None:
-        """What to send now, if anything; it counts as in flight from here on."""
+        """The request to send now, if any. It counts as in flight from now on."""
         self._check_limits(now)
         if self.exit is not None or self._in_flight is not None or now < self._next_at or self._is_quiet():
             return None
@@ -205,11 +205,12 @@ class Lifecycle:
         metadata_offset: int = -1,
         generation: int = UNKNOWN_GENERATION,
     ) -> None:
-        """The registration is committed under this broker epoch. ``heartbeats``: whether they are in force, until the own image says.
+        """Take the reply to a registration, which is committed under this broker epoch.
 
-        ``metadata_offset``: what the controller had decided up to then [in another generation of the log this very registration may
-        stand at its beginning: an image from there would give roles of long ago, and delete what was created since].
-        ``generation``: of the log in which it is registered.
+        ``heartbeats``: whether they are in force; the broker's own image decides once it says so. ``metadata_offset``: up to where the
+        controller had decided by then [a later generation of the log may begin with this very registration: an image of its beginning
+        would give the broker partition roles of long ago, and delete the partitions created since]. ``generation``: the generation of
+        the log that has the registration.
         """
         self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
@@ -220,19 +221,19 @@ class Lifecycle:
         self._backoff.reset()
         self._next_at = now
         if generation != UNKNOWN_GENERATION and generation < self._generation:
-            # The answer of a log that was taken back meanwhile.
+            # The reply belongs to a log that was replaced by a restore or recovery meanwhile.
             self._begin_again(now)
         self._look(now)
 
     @property
     def sent_at(self) -> float:
-        """When what is in flight was sent, or what was last."""
+        """When the request in flight was sent, or else the last one."""
         return self._sent_at
 
     def heartbeat_answered(self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER) -> None:
-        """The active controller took a heartbeat. Contact counts from when it was sent.
+        """Take the answer of the active controller to a heartbeat. The contact dates from the sending of the heartbeat.
 
-        ``next_within_s``: the next one is due by then, if that is earlier than usual.
+        ``next_within_s``: the next heartbeat is due within so many seconds, if that is sooner than usual.
         """
         self._in_flight = None
         if self.epoch < 0:
@@ -249,7 +250,7 @@ class Lifecycle:
         self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
-        """What was in flight has failed, or its outcome is unknown: both requests may be repeated."""
+        """Note that the request in flight failed, or that its outcome is unknown. Registrations and heartbeats may be repeated."""
         failed, self._in_flight = self._in_flight, None
         self._last_error = str(error)
         if isinstance(failed, Register):
@@ -265,23 +266,23 @@ class Lifecycle:
     def metadata_applied(
         self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
     ) -> None:
-        """This broker's image moved; ``registration`` is what it holds under this broker's id, ``heartbeats``: they are in force."""
+        """Take a new image. ``registration``: what it has under this broker's id. ``heartbeats``: whether they are in force in it."""
         reached = self.epoch >= 0 and self._image_offset < self.shown_from <= image_offset
         was_unfenced = self._unfenced
         self._image_offset, self._registration = image_offset, registration
         if self.epoch >= 0 and image_offset >= self.shown_from and heartbeats != self._heartbeats:
             self._heartbeats = heartbeats
-            # Silence counts from here, and the first heartbeat leaves now.
+            # Count silence from now on, and send the first heartbeat now.
             self._contact_at, self._next_at = now, now
         self._look(now)
         if reached or self._unfenced != was_unfenced:
             self.hasten(now)
 
     def generation_seen(self, generation: int, now: float) -> None:
-        """The log is of this generation, another one than before or the first one that is known: a registration elsewhere is void.
+        """Take a new generation of the log, or the first that is known. A registration in another generation is void.
 
-        [A broker registers; before it has fetched anything the quorum is lost, and recovered without this registration. No controller
-        of the shorter log knows its epoch, each takes itself for the stale one, and the broker asks for ever.]
+        [A broker registers. Before it has fetched anything, the quorum is lost and recovered without this registration. No controller of
+        the shorter log knows the broker epoch, each considers itself stale, and the broker asks for ever.]
         """
         first = self._generation == UNKNOWN_GENERATION
         self._generation = generation
@@ -291,7 +292,7 @@ class Lifecycle:
             self._begin_again(now)
 
     def hasten(self, now: float) -> None:
-        """Something a controller should know at once has happened: heartbeat as soon as none is in flight."""
+        """Send the next heartbeat as soon as none is in flight: the controller should know at once what has happened."""
         if self.epoch < 0:
             return
         if self._in_flight:
@@ -310,10 +311,10 @@ class Lifecycle:
         self.hasten(now)
 
     def _look(self, now: float) -> None:
-        """Read off the own image whether this registration is unfenced, and whether it is still the one in force.
+        """See in the broker's own image whether its registration is unfenced, and whether it is still the present one.
 
-        Only a registration made by this very process is renewed by itself [two live processes with one id would throw each
-        other out for ever]. Until the image has reached the registration, it tells nothing.
+        The broker registers again by itself only if this very process made the present registration [two live processes with one id
+        would replace each other for ever]. An image that has not reached the registration tells nothing about it.
         """
         current = self._registration
         shown = self.epoch >= 0 and self._image_offset >= self.shown_from
@@ -332,7 +333,7 @@ class Lifecycle:
             )
 
     def _gone(self, reason: str) -> None:
-        """Somebody else ended the registration: for a broker that was leaving anyway, that is the leave."""
+        """End, because the registration was ended from elsewhere. For a broker in controlled shutdown that is a clean end."""
         self._leave(reason, clean=self._stop_until != NEVER)
 
     def _begin_again(self, now: float) -> None:

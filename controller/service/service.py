@@ -1,12 +1,12 @@
-"""The controller's shell: takes requests in, has them decided, proposes what was decided, and answers when it is true.
+"""The shell of the controller: receives requests, has them decided, proposes the records, and answers once the answer is true.
 
-Theory of operation. A handler only appends to the intake; one *turn* of the loop decides everything that waits, folds it into the
-pending image as it goes, and proposes the batches of all of it as one chunk. The next turn waits for that chunk's commit, so
-that load makes larger chunks and not more of them. Replies are parked until what they say is true (``parking``).
+Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides all waiting requests, folds each
+decision into the pending image, and proposes all batches as one chunk. The next turn waits for the commit of that chunk, so load makes
+chunks larger, not more numerous. Replies are parked until what they say is true (``parking``).
 
-Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it decides anything. Losing the
-leadership drops the pending image with everything that hangs on it: writes in the log that are not committed have an unknown outcome,
-committed ones that wait to be visible are answered with how far they got, and all else is refused for certain.
+Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it decides anything. A node that
+loses the leadership drops the pending image. Writes in the log that are not committed then have an unknown outcome; committed writes
+that wait to be visible succeed, and the answer says how far they got; all other requests definitely failed.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -50,10 +50,10 @@ log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
 GAP_S = 0.1
-"""A loop that was away for longer (a pause, a collection, swap) has not heard heartbeats: all sessions are extended."""
+"""If the event loop is paused for longer (a stopped process, garbage collection, swap), it misses heartbeats: it extends all sessions."""
 STANDBY_FOLD_S = 0.002
 PAUSE_MAX_S = 0.05
-"""A busy machine makes a turn look long."""
+"""The longest pause before a callback of ``soon``: on a busy machine a turn seems longer than it is."""
 
 
 class ControllerService:
@@ -71,7 +71,7 @@ class ControllerService:
         on_failure: Callable[[FatalError], None],
         stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """``stopwatch``: seconds that go on within a turn of the loop, as those of its own clock need not."""
+        """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the clock of the loop need not."""
         self.settings = settings
         self.quorum = quorum
         self._directory = Directory(quorum.node_id, quorum.voters)
@@ -117,7 +117,7 @@ class ControllerService:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Recover the log; ``start`` does it otherwise. Raises StorageError, CorruptLogError."""
+        """Recover the log. Optional: ``start`` does it if this was not called. Raises StorageError, CorruptLogError."""
         self.replica.recover()
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class ControllerService:
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
-        """Everything a controller serves."""
+        """The acceptor of each conversation that a controller serves."""
         return {
             **self.replica.acceptors(),
             Conversation.CONTROLLER: self._accept,
@@ -135,17 +135,17 @@ class ControllerService:
         }
 
     async def leave(self, reason: str) -> None:
-        """Hand the leadership over, if this node has it, before a planned stop: nothing accepted is left unknown if others live."""
+        """Transfer the leadership, if this node has it, before a planned stop: no accepted write has an unknown outcome if others live."""
         if self.leadership is None:
             return
         done: asyncio.Future[ApiError | None] = self._loop.create_future()
         self.hand_over.begin_to_anybody(reason, done.set_result)
         await done
-        # Not handed over, in time or at all: whoever waits is told so now, not when the process is gone.
+        # If the transfer failed or took too long, the waiting clients learn it now, not when the process ends.
         self.replica.resign(reason)
 
     async def see_off(self) -> None:
-        """Take no requests any more, and wait until none can be on its way here: a link that is cut would leave it unknown."""
+        """Refuse new requests, and wait until none can be in flight to this node: cutting its link would make its outcome unknown."""
         error = self.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
         self._farewell.begin(self._loop.time(), self._directory.failure(0, error))
         self.refuse_waiting()
@@ -175,7 +175,7 @@ class ControllerService:
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The set in force here, committed or not."""
+        """The voter set in force on this node, committed or not."""
         return self._directory.voters
 
     @property
@@ -185,7 +185,7 @@ class ControllerService:
 
     @property
     def loading(self) -> bool:
-        """Whether the image that the log begins with is not all there yet."""
+        """Whether the snapshot below the log start is still being loaded."""
         return self._load is not None
 
     @property
@@ -195,12 +195,12 @@ class ControllerService:
 
     @property
     def cluster_id(self) -> str:
-        """Of this cluster."""
+        """The id of this cluster."""
         return self.quorum.cluster_id
 
     @property
     def generation(self) -> int:
-        """Of this log."""
+        """The generation of the log."""
         return self.replica.generation
 
     @property
@@ -220,7 +220,7 @@ class ControllerService:
 
     @property
     def active(self) -> ActiveController | None:
-        """What decides, while this node is the active controller and has finished claiming."""
+        """The state machine that decides requests; None unless this node leads and has finished claiming."""
         return self.leadership.active if self.leadership is not None else None
 
     @property
@@ -230,7 +230,7 @@ class ControllerService:
 
     @property
     def newest_snapshot(self) -> SnapshotId | None:
-        """Of this node's."""
+        """The newest snapshot of this node, if any."""
         return self.replica.snapshots[-1] if self.replica.snapshots else None
 
     def now(self) -> float:
@@ -238,7 +238,7 @@ class ControllerService:
         return self._loop.time()
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches of the log."""
+        """Read whole batches of the log."""
         return self.replica.read(offset, until, max_bytes)
 
     def not_controller(self) -> ApiError | None:
@@ -248,13 +248,13 @@ class ControllerService:
         return self._directory.not_controller()
 
     def leader_endpoint(self, leader_id: int) -> str:
-        """Where a voter listens, empty if unknown."""
+        """The endpoint of a voter, empty if unknown."""
         return self._directory.endpoint_of(leader_id)
 
     # --- ReplicaListener ----------------------------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Remember who to send others to."""
+        """Remember the leader that clients are redirected to."""
         self._directory.leader_id, self._directory.leader_epoch = leader_id, epoch
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
@@ -268,7 +268,7 @@ class ControllerService:
         self._schedule_turn()
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
-        """Drop what is not committed; tell whoever waits."""
+        """Drop the pending image, and answer every waiting request."""
         leadership, self.leadership = self.leadership, None
         if leadership is None:
             return
@@ -281,11 +281,11 @@ class ControllerService:
         self._schedule_turn()
 
     def refuse_waiting(self) -> None:
-        """Send those elsewhere who wait at a node that does not lead: nothing of theirs was begun."""
+        """Refuse every request that waits in the intake of a node that does not lead: none of them was started."""
         self.refusals.refuse_waiting()
 
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
-        """Call back in another turn of the loop, unless this node has stopped by then."""
+        """Call ``callback`` in a later turn of the event loop, unless this node has stopped by then."""
         if pause_s:
             self._loop.call_later(min(pause_s, PAUSE_MAX_S), self._unless_closed, callback)
         else:
@@ -296,11 +296,11 @@ class ControllerService:
             callback()
 
     def wake(self) -> None:
-        """Go on deciding."""
+        """Schedule a turn."""
         self._schedule_turn()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """Load it, a slice a turn; nothing is folded and nothing claimed before that is done."""
+        """Load a snapshot, one slice in each turn. Until that is done, the node folds nothing and does not claim."""
         if snapshot_id.end_offset > self._committed.offset + 1:
             self._load = SnapshotLoad(self.replica, snapshot_id)
             self.snapshots.installed(self._loop.time())
@@ -311,23 +311,23 @@ class ControllerService:
         self._directory.voters = voters
 
     def round_confirmed(self, number: int) -> None:
-        """Replies without records may go."""
+        """Send the replies without records that waited for this round."""
         if self.leadership is not None:
             self.leadership.parking.round_confirmed(number)
             if self._intake:
                 self._schedule_turn()
 
     def failed(self, error: FatalError) -> None:
-        """The replica has stopped: so does this node, without a word to anybody who waits."""
+        """Stop this node, because its replica has stopped. Waiting requests get no answer."""
         self.close()
         self._on_failure(error)
 
     def committed(self, high_watermark: int) -> None:
-        """Answer what has become true; everything else that follows from a commit comes after the answers have left."""
+        """Send the answers that have become true. Everything else that follows from a commit happens after they have left."""
         self._high_watermark = high_watermark
         leadership = self.leadership
         if leadership is None:
-            # A standby's image is nobody's answer: it is folded when the acknowledgement is on its way, for several commits at once.
+            # No answer depends on a standby's image: fold it once the acknowledgement is on its way, for several commits at once.
             if self._fold_handle is None and not self._closed:
                 self._fold_handle = self._loop.call_later(STANDBY_FOLD_S, self._fold_standby)
         elif leadership.active is None:
@@ -343,7 +343,7 @@ class ControllerService:
         self._schedule_turn()
 
     def _after_commit(self) -> None:
-        """Take over the committed image, move LAO, tell observers, and go on with what has waited for this commit."""
+        """Replace the committed image, move LAO, tell observers, and decide what has waited for this commit."""
         self._commit_due = False
         leadership = self.leadership
         if self._closed or leadership is None or leadership.active is None:
@@ -367,7 +367,7 @@ class ControllerService:
         return self
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Requests of one envelope. Nothing is decided here."""
+        """Queue the requests of one envelope, or refuse them. Nothing is decided here."""
         refused = self.not_controller()
         now = self._loop.time()
         self._farewell.heard(now)
@@ -394,13 +394,13 @@ class ControllerService:
         self._schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
-        """What is parked or put off for it goes with the next tick. What waits its turn is decided: it may have been sent on purpose."""
+        """A link has closed. The next tick drops its parked replies and deferred requests; its queued requests are still decided."""
         self._gone_links.add(link)
         self._farewell.closed(link)
         self._broker_probes.closed(link)
 
     def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
-        # At arrival, not when its turn comes: a long queue, or a full one, must not fence those who wait in it.
+        # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence the brokers that wait in it.
         active = self.leadership.active if self.leadership is not None else None
         if active is not None and active.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()):
             self._broker_probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
@@ -412,12 +412,12 @@ class ControllerService:
             self._schedule_turn()
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether there is such a registration."""
+        """Whether the committed image has this registration."""
         broker = self._committed.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
-        """A broker's fetch says what it has applied."""
+        """Take from a broker's fetch what the broker has applied."""
         leadership = self.leadership
         if leadership is None or leadership.active is None:
             return
@@ -438,7 +438,7 @@ class ControllerService:
         if told == leadership.told:
             return
         if told[0] != leadership.told[0] and not self._observers_due:
-            # Behind the other reports that wait in this turn of the loop: one answer to each observer for all of them.
+            # After the other reports of this turn of the event loop: each observer gets one answer for all of them.
             self._observers_due = True
             self._loop.call_soon(self._release_observers)
         leadership.told = told
@@ -452,7 +452,7 @@ class ControllerService:
     # --- turns --------------------------------------------------------------------------------------------------------
 
     def _schedule_turn(self) -> None:
-        # Never directly: a listener's call comes from inside the replica's step.
+        # Never run a turn directly: the replica calls its listener from inside its own step.
         if not self._turn_due and not self._closed:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -475,7 +475,7 @@ class ControllerService:
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
-        except Exception as error:  # a defect of ours: better no controller than one that leads and decides nothing
+        except Exception as error:  # a bug: no controller is better than one that leads and decides nothing
             log.exception("the controller stops")
             self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
 
@@ -486,7 +486,7 @@ class ControllerService:
             self._committed.replace(image)
             log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
             if self.leadership is not None:
-                # Elected meanwhile: begin to claim, from this image.
+                # This node was elected while it loaded: begin to claim from this image.
                 stale = self.leadership
                 self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._answers.send)
         self._schedule_turn()
@@ -505,7 +505,7 @@ class ControllerService:
         self._next_tick = now + TICK_S
         self._tick_handle = self._loop.call_at(self._next_tick, self._tick)
         if gap_s > GAP_S:
-            # Whoever leads: a leader that was away for long leads no more by now, and that is why.
+            # Whoever leads now: if this node led before a long pause, the line says why it leads no more.
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
         if self._load is None:
             try:
@@ -530,7 +530,7 @@ class ControllerService:
             return
         log_stall(active, now)
         if gap_s > GAP_S:
-            # Heartbeats sent meanwhile wait in sockets: hear them before judging anybody.
+            # Heartbeats that were sent meanwhile still wait in sockets: read them before any session ends.
             active.sessions.extend_all(gap_s, now)
             active.state.absent_ids.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:

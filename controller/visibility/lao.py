@@ -8,14 +8,14 @@ committed nor the pending image shows B; the tail is cut between the two by a fa
 
 Three rules keep LAO from ever going back, through failover too:
 
-* nothing is known until every member has reported in *this* controller epoch; then the minimum cannot be below anything
-  announced before, because each member applied that before it was announced;
-* a broker reports only under the highest controller epoch it has seen, and only reports under this one count: once a broker
-  has accepted a controller, nothing it applies later can move LAO at a deposed one;
-* a broker joins only when it has applied LAO and the first record of this epoch, which lies above all that earlier
-  controllers ever announced.
+* LAO is unknown until every member has reported in *this* controller epoch. Then the minimum cannot be below any LAO announced
+  before, because each member had applied that offset before it was announced.
+* A broker reports only under the highest controller epoch it has seen, and only reports under this controller's epoch count. Once a
+  broker has accepted a controller, nothing that it applies later can move LAO at a deposed one.
+* A broker joins only when it has applied LAO and the first record of this epoch. That record lies above every LAO that an earlier
+  controller announced.
 
-Offsets are inclusive, but for the high watermark. -1: unknown. Everything here is soft state of one controller epoch.
+Offsets are inclusive, except the high watermark. -1 means unknown. Everything here is soft state of one controller epoch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION, METADATA_VERSION, heartbeats_in_force
 
 WAITING_MAX = 100
-"""The most broker ids that an answer names."""
+"""The maximum number of broker ids that an answer names."""
 
 _MEMBERSHIP_TYPES = frozenset(
     (
@@ -53,12 +53,12 @@ class _Registration:
     epoch: int
     legacy: bool
     unvouched: bool = False
-    """Unfenced while heartbeats were not in force, whatever it had applied: what it reports counts from ``_vouched_from`` on."""
+    """It was unfenced while heartbeats were not in force, whatever it had applied. Only reports from ``_vouched_from`` on count."""
     member: bool = False
     leaves_at: int = -1
     """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log end."""
     unfenced_from: int = -1
-    """End (exclusive) of the batch that unfenced it last; -1: before the claim. Images from there on, up to ``leaves_at``, show it so."""
+    """End (exclusive) of the batch that last unfenced it; -1: before the claim. Images from there to ``leaves_at`` show it unfenced."""
     applied: int = -1
     told: int = -1
     parked: tuple[int, int] | None = None
@@ -75,26 +75,26 @@ class LaoTracker:
         self._high_watermark = 0
         self._log_end = 0
         self._floor = -1
-        """The highest LAO known in this epoch. It stands still when the minimum cannot rise or the set is empty."""
+        """The highest LAO of this epoch so far. It does not move while the minimum cannot rise, or while there is no member."""
         self._told_floor = -1
-        """The highest minimum of told in this epoch: what a writer may have been answered ``visible`` for."""
+        """The highest minimum of ``told`` in this epoch: writes up to there may have been answered ``visible``."""
         self._features: dict[str, int] = {}
         self._off = False
         """Heartbeats are not in force at the log end: brokers join without having applied anything, and LAO is unknown."""
         self._off_from = epoch_start_offset
-        """Where that began, as far as this epoch knows."""
+        """The offset at which ``_off`` became true, as far as this epoch knows."""
         self._vouched_from = epoch_start_offset
-        """Above all that was announced before the last time heartbeats came into force, as far as this epoch knows."""
+        """An offset above every LAO announced before heartbeats last came into force, as far as this epoch knows."""
         self._current: dict[int, _Registration] = {}
-        """As of the log end."""
+        """The registrations at the log end, by broker id."""
         self._registrations: dict[tuple[int, int], _Registration] = {}
-        """The current ones, and former ones that are members until the batch that ends them is committed."""
+        """The current registrations, and former ones that stay members until the batch that ends them is committed."""
         self._by_applied: Any = SortedList()
         """(applied, broker id, broker epoch) of the members."""
         self._by_told: Any = SortedList()
         """(told, broker id, broker epoch) of the members."""
         self.unparked = 0
-        """How many parked reports have come to count: who waits to be unfenced may be ready by them."""
+        """How many parked reports have counted since: they may make a broker that waits to be unfenced ready."""
         self._parked: Any = SortedList()
         """(offset, broker id, broker epoch): counts when the offset is committed."""
         self._leaving: deque[tuple[int, _Registration]] = deque()
@@ -103,7 +103,7 @@ class LaoTracker:
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def seed(self, image: Image) -> None:
-        """Begin with the committed image at the claim: whoever is unfenced in it is a member. O(brokers), once an epoch."""
+        """Begin with the committed image at the claim: each broker that is unfenced in it is a member. O(brokers), once an epoch."""
         self._features = {name: image.features[name] for name in image.features}
         self._off = not heartbeats_in_force(self._features)
         for broker_id in sorted(image.brokers):
@@ -126,14 +126,15 @@ class LaoTracker:
                 self._membership_changed(record.type, record.message, self._log_end)
                 changed = True
         if changed:
-            # Whoever joins an empty set raises both minima at once: the next to join is measured by them.
+            # The first member raises both minima at once: they are what the next broker to join is checked against.
             self._advance()
 
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed: memberships end, parked reports count.
 
-        Ignored until it covers the first record of this epoch. A follower's high watermark lags behind what its leader announced
-        from: [B's fencing was committed, LAO went on without B, and the new controller does not know it: LAO goes back to B's].
+        Ignored until it covers the first record of this epoch. A new leader may know a lower high watermark than the one from which its
+        predecessor announced LAO: [B's fencing was committed and LAO went on without B. The new controller does not know of the commit:
+        LAO goes back to B's offset].
         """
         if high_watermark <= max(self.epoch_start_offset, self._high_watermark):
             return
@@ -175,9 +176,9 @@ class LaoTracker:
                 self._set_fenced(broker, message.fenced, batch_end)
 
     def _heartbeats_changed(self, batch_end: int) -> None:
-        """The level has changed, or may have.
+        """A feature level was written: heartbeats may have come into force, or out of force.
 
-        [B joined with 3 applied while heartbeats were off, LAO was 5 before: it must not be announced again before B is there.]
+        [LAO was 5; B joined with 3 applied while heartbeats were off: 5 must not be announced again before B has applied it.]
         """
         was_off, self._off = self._off, not heartbeats_in_force(self._features)
         if self._off and not was_off:
@@ -203,7 +204,7 @@ class LaoTracker:
         if not fenced:
             if not broker.member or broker.leaves_at >= 0:
                 broker.unfenced_from = batch_end
-            # A fencing before this one no longer ends anything: an image above it shows the broker unfenced.
+            # An earlier fencing no longer ends the membership: an image above it shows the broker unfenced.
             broker.leaves_at = -1
             if not broker.member:
                 broker.member = True
@@ -214,7 +215,7 @@ class LaoTracker:
             self._leaving.append((batch_end, broker))
 
     def _retire(self, broker: _Registration, batch_end: int) -> None:
-        """Replaced or unregistered. While it is a member its process may go on reading and reporting."""
+        """End a registration that was replaced or unregistered. While it is a member, its process may still read and report."""
         self._set_fenced(broker, True, batch_end)
         if not broker.member:
             self._forget(broker)
@@ -234,11 +235,12 @@ class LaoTracker:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
-        """What a broker says on every fetch and heartbeat: how far it has applied, and the highest LAO it was told.
+        """Take the report in a fetch or heartbeat: how far a broker has applied, and the highest LAO that it was told.
 
-        Ignored under another controller epoch: a lower one means that the broker has not accepted this controller yet, a higher one
-        that this controller is deposed. Ignored under another broker epoch, and beyond the log end: nobody can have applied that,
-        and parked it would keep true reports from counting. Late and repeated reports change nothing.
+        A report under another controller epoch is ignored: a lower one means that the broker has not accepted this controller yet, a
+        higher one that this controller is deposed. A report under another broker epoch is ignored, and so is one beyond the log end: no
+        broker can have applied that, and if it were parked it would keep true reports from counting. Late and repeated reports change
+        nothing.
         """
         broker = self._registrations.get((broker_id, broker_epoch))
         if controller_epoch != self.epoch or broker is None or broker.legacy or max(applied, told) >= self._log_end:
@@ -277,12 +279,12 @@ class LaoTracker:
             self._told_floor = max(self._told_floor, self._by_told[0][0])
 
     def may_join(self, broker_id: int) -> bool:
-        """Whether unfencing this broker now keeps every promise made so far: ask at every report, then propose at once.
+        """Whether unfencing this broker now keeps every promise made so far. Ask at every report, and propose at once if so.
 
-        It must have applied LAO and, as LAO may not be known yet, the first record of this epoch. It must have been told what a writer
-        may have been answered ``visible`` for [members were told 5; B was told 3 while it was fenced, joins, and reads from 3].
-        Without members nobody vouches for less than LAO itself. A broker with a legacy registration may always join: it says
-        nothing of what it has applied, and while it is a member LAO is unknown.
+        The broker must have applied LAO and, because LAO may not be known yet, the first record of this epoch. It must have been told an
+        LAO that covers every write that may have been answered ``visible`` [members were told 5; B was told 3 while it was fenced, joins,
+        and reads from 3]. Without members it must have been told LAO itself. A broker with a legacy registration may always join: it does
+        not report what it has applied, and while it is a member LAO is unknown.
         """
         broker = self._current.get(broker_id)
         if broker is None:
@@ -290,31 +292,31 @@ class LaoTracker:
         if broker.legacy:
             return True
         if self._off:
-            # [B does not know that it was fenced at 7, reads at LAO 5, and would be unfenced again]: it must know that LAO counts for
-            # nothing now. A process that registered since then has never been told one.
+            # The broker must know that LAO counts for nothing now [B does not know that it was fenced at 7, reads at LAO 5, and is
+            # unfenced again]. A process that registered since then has never been told an LAO.
             return broker.epoch > self._off_from or broker.applied >= self._off_from
         if broker.applied < max(self._floor, self.epoch_start_offset):
             return False
-        # Not known in this epoch: nobody was told anything by it, and what an earlier epoch told counts for nothing
-        # at a broker that this one unfences.
+        # If LAO is not known in this epoch, no broker was told one in it. An LAO of an earlier epoch counts for nothing at a broker
+        # that this epoch unfences.
         return self._floor < 0 or broker.told >= (self._told_floor if self._by_told else self._floor)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     @property
     def lao(self) -> int:
-        """Inclusive; -1 if unknown. Always below the high watermark, and never lower than it was when it was known."""
+        """LAO, inclusive; -1 if unknown. Always below the high watermark; a known LAO is never lower than an earlier one."""
         silent = self._by_applied and self._by_applied[0][0] < 0
         return -1 if self._off or silent or self._level_is_zero else self._floor
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive: what is known of it in this epoch; 0: nothing yet."""
+        """The high watermark as known in this epoch, exclusive; 0: nothing known yet."""
         return self._high_watermark
 
     @property
     def _level_is_zero(self) -> bool:
-        """Whether the feature is not finalized. A log without any levels has not begun: nothing is known of it."""
+        """Whether ``lao.version`` is not finalized. False for a log without any levels, which has not begun."""
         return LAO_VERSION not in self._features and METADATA_VERSION in self._features
 
     @property
@@ -338,7 +340,7 @@ class LaoTracker:
 
     @property
     def min_told(self) -> int:
-        """The lowest LAO that a member was told; -1 if one was told none, there is no member, or heartbeats are not in force."""
+        """The lowest LAO told to a member; -1 if a member was told none, if there is no member, or if heartbeats are not in force."""
         return self._by_told[0][0] if self._by_told and not self._off else -1
 
     @property
@@ -356,7 +358,7 @@ class LaoTracker:
     def unfenced_throughout(self, broker_id: int) -> bool:
         """Whether *every* image from the high watermark to the log end shows the present registration unfenced.
 
-        Only then may a lease for strict reads be given: whatever of the log survives a failover, the broker counts.
+        Only then may the broker get a read lease: whatever part of the log survives a failover, the broker is a member.
         """
         broker = self._current.get(broker_id)
         return (
@@ -372,7 +374,7 @@ class LaoTracker:
         return _ids(b for _, b, _ in self._by_applied.irange(maximum=(offset,), inclusive=(True, False)))
 
     def waiting_for_told(self, offset: int) -> list[int]:
-        """Members that were not told of an LAO that covers ``offset`` yet: the first 100, ascending."""
+        """Members that were not told an LAO that covers ``offset`` yet: the first 100, ascending."""
         return _ids(b for _, b, _ in self._by_told.irange(maximum=(offset,), inclusive=(True, False)))
 
     def applied_of(self, broker_id: int) -> int:
@@ -386,7 +388,7 @@ class LaoTracker:
         return -1 if broker is None else broker.told
 
     def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
-        """(broker id, broker epoch, applied) of all that reported, members or not, ascending. O(brokers)."""
+        """(broker id, broker epoch, applied) of each broker that has reported, member or not, ascending. O(brokers)."""
         for broker_id in sorted(self._current):
             broker = self._current[broker_id]
             if broker.applied >= 0:

@@ -1,4 +1,4 @@
-"""How long LAO has stood still behind the high watermark, whom it waits for, and when to say so in the log. Pure."""
+"""How long LAO has been stuck below the high watermark, which brokers hold it back, and when to log that. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SAY_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """What the log should say. ``by`` is empty when LAO goes on, and when it is unknown because of no broker."""
+    """A line for the program's log. ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker."""
 
     by: tuple[int, ...]
     for_s: float
@@ -19,7 +19,7 @@ class HeldBack:
 
 
 class LaoStall:
-    """Looks at LAO now and then: one line when it has stood for a second, one each half minute, one when it goes on."""
+    """Watches LAO: one line when it has been stuck for a second, one each half minute after that, one when it moves again."""
 
     def __init__(self) -> None:
         self._lao = -1
@@ -27,13 +27,14 @@ class LaoStall:
         self._said_at: float | None = None
 
     def held_ms(self, now: float) -> int:
-        """How long LAO has stood still behind the high watermark; 0: it does not."""
+        """How long LAO has been stuck below the high watermark; 0: it is not stuck."""
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
     def look(self, now: float, lao: int, newest: int, by: list[int], reason: str) -> HeldBack | None:
-        """What to say now, if anything.
+        """What to log now, if anything.
 
-        ``newest``: the last committed offset. ``by``: who holds LAO back. ``reason``: why it is unknown; empty if nobody waits for it.
+        ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``: why LAO is unknown; empty if it is known,
+        or if no broker is a member.
         """
         stands = lao < newest and bool(by or reason)
         if not stands or lao != self._lao:

@@ -1,4 +1,4 @@
-"""The leader of an epoch."""
+"""The leader role: appends proposals, serves fetches, moves the high watermark, and confirms rounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raftlog.quorum.node import Node
 
 CHECK_QUORUM_FACTOR = 1.5
-"""Of the fetch timeout: followers must be able to notice a silent leader before it gives itself up (KAFKA-15489)."""
+"""The check-quorum timeout in fetch timeouts: followers must notice a silent leader before it resigns (KAFKA-15489)."""
 
 MAX_PARKED = 1024
 """Fetches parked at once; more are answered empty."""
@@ -98,7 +98,7 @@ class Leader(Role):
         if now >= self._parked_until:
             self._release_expired()
         if now >= self._check_at:
-            # Looked at only when the timer ends: nothing is computed per Fetch.
+            # Computed only when the timer ends, not at each Fetch.
             self._check_at = self.progress.majority_heard_at(now) + self._check_interval_s
             if now >= self._check_at:
                 self._resign("no majority of the voters has fetched within the check-quorum timeout")
@@ -113,9 +113,9 @@ class Leader(Role):
             self.progress.forget_silent_observers(now)
 
     def _disk_hangs(self) -> bool:
-        """Whether what was appended waits too long for the own disk: with one that works, others would commit as before.
+        """Whether an append has waited too long for this node's disk: a leader with a working disk could commit.
 
-        If it waits for this process, which has much else to do, that is no matter of the disk: no call of the disk takes that long.
+        An append that waits because the process is busy does not count: then no single disk call takes that long.
         """
         log, busy_s = self.node.log, self.node.disk_busy_s
         waits = log.flushed_end < log.end and self.node.now - self._flush_awaited_since >= self._flush_timeout_s
@@ -136,7 +136,7 @@ class Leader(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A voter that was away, perhaps restarted: it need not wait for the timer to learn who leads.
+        # A voter has reconnected, perhaps after a restart: tell it who leads now, without waiting for the timer.
         if peer_id in self.progress.voters:
             self._begin_epoch([peer_id])
 
@@ -160,7 +160,7 @@ class Leader(Role):
 
     def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
-        # A successor is alone on the list: it campaigns at once, and the others give it the longest of the pauses.
+        # A chosen successor is alone on the list: it campaigns at once, and all others wait for the longest pause.
         chosen = (successor,) if successor in self.progress.voters else self.progress.preferred_candidates()
         self.node.become_resigned(chosen)
 
@@ -175,7 +175,7 @@ class Leader(Role):
             return
         key = (request.replica_id, request.replica_directory_id)
         if key in self._parked:
-            # One for each replica. The older is answered, should it be the newer after all (a duplicate, a late one).
+            # One parked fetch for each replica. Answer the older one: it may be the newer one (this one is a duplicate, or late).
             self._release(self._parked.pop(key))
         replica = self.progress.heard_from(*key)
         if offset <= log.start or request.last_fetched_epoch < log.start_epoch:
@@ -201,7 +201,7 @@ class Leader(Role):
         self._answer(request, reply_to, replica)
 
     def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
-        """Answer at once if there is data or a round, after a moment if there is only a high watermark (KIP-1166), else park."""
+        """Answer at once if there is data or a round, after a short time if there is only a new high watermark (KIP-1166), else park."""
         node = self.node
         wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
         if node.high_watermark > request.high_watermark:
@@ -228,7 +228,7 @@ class Leader(Role):
     def _release(self, fetch: ParkedFetch) -> None:
         node, number = self.node, 0
         if fetch.is_voter:
-            # Observers are not shown it: should one become a voter, its echo of a number that others still joined proves nothing.
+            # Observers do not see round numbers: if one became a voter, its echo of a round that requests can still join proves nothing.
             self.rounds.shown()
             number = self.rounds.current
         response = pb.FetchResponse(
@@ -240,7 +240,7 @@ class Leader(Role):
             correlation_id=fetch.correlation_id,
         )
         if not fetch.is_voter:
-            # It may know this node by a bootstrap server only.
+            # An observer may know this node only as a bootstrap server.
             response.leader_endpoint = node.endpoint
         max_bytes = fetch.max_bytes if fetch.offset < node.log.end else 0
         node.out.append(ReplyFetch(fetch.reply_to, response, fetch.offset, max_bytes))
@@ -251,7 +251,7 @@ class Leader(Role):
             self._release(fetch)
 
     def _release_soon(self) -> None:
-        """There is a high watermark to tell, which waits for company: data, a round, or the end of a short time."""
+        """Send the new high watermark with the next data or round, or after a short time."""
         if not self._linger_s:
             self._release_all()
             return
@@ -261,7 +261,7 @@ class Leader(Role):
             self._parked_until = min(self._parked_until, fetch.expires)
 
     def _release_expired(self) -> None:
-        """``_parked_until`` may be early, never late: fetches released before leave it as it is."""
+        """Answer the fetches whose wait is over. ``_parked_until`` may be too early, never too late: other releases do not change it."""
         now = self.node.now
         for key, fetch in list(self._parked.items()):
             if fetch.expires <= now:
@@ -315,7 +315,7 @@ class Leader(Role):
         if log.flushed_end == log.end:
             self._flush_awaited_since = node.now
         log.append(span)
-        # Sends leave before the disk is touched: followers write while this node does.
+        # Send before writing to disk: followers write while this node does.
         self._release_all()
         node.out.append(Append(span))
         node.out.append(Flush())
@@ -324,7 +324,7 @@ class Leader(Role):
 
     @override
     def on_voters_changed(self) -> None:
-        # No fetch is parked now that knows its replica by what it was before: the proposal has released them all.
+        # No parked fetch still has its replica's old role: the proposal has released them all.
         node = self.node
         self.progress.take(node.voters, node.now, counts_leader=node.is_voter)
         if not node.takes_part:
@@ -341,7 +341,7 @@ class Leader(Role):
         self._commit()
 
     def _commit(self) -> None:
-        """Advance over what a majority has flushed, once that includes a record of this epoch (Raft 5.4.2)."""
+        """Advance the high watermark to what a majority has flushed, once that includes a record of this epoch (Raft 5.4.2)."""
         node = self.node
         offset = self.progress.majority_offset(node.log.flushed_end)
         if offset > node.high_watermark and offset > self.start_offset:

@@ -1,4 +1,4 @@
-"""The roles of a node, and how it gets from one to another.
+"""The roles of a node, and the transitions between them.
 
 Theory of operation
 -------------------
@@ -7,26 +7,27 @@ Time is cut into epochs; each has at most one leader. A voter gives one vote in 
 one epoch would need two majorities without a common voter. A vote goes only to a candidate whose log is at least as complete as
 the voter's (Raft 5.4.1), so a leader holds whatever a majority made durable before it was elected: what is committed.
 
-Before it takes a new epoch a node asks whether it would win it (pre-vote, KIP-996): it is Prospective, changes nothing durable,
-and disturbs nobody who hears a leader. With a majority behind it, it is a Candidate in the next epoch, and counts its own vote
-when that is durable, like everybody else's. The leader starts its epoch with a record of its own (LeaderChange); only
-when a majority has flushed that one does its high watermark move, and all before it is committed with it (Raft 5.4.2).
+Before a node campaigns in a new epoch, it asks whether it could win (pre-vote, KIP-996). It is then Prospective: it changes
+nothing durable and does not disturb nodes that hear a leader. If a majority would vote for it, it becomes a Candidate in the next
+epoch. It counts its own vote, like any other, once the vote is durable. The leader starts its epoch with a record of its own
+(LeaderChange). Its high watermark moves only when a majority has flushed that record, which commits everything before it, too
+(Raft 5.4.2).
 
-Followers pull. The offset of a Fetch is the acknowledgement, so it is sent after the flush. The leader counts itself where it
-has flushed too, although it hands out records before. Where the logs differ the leader answers with (epoch, end offset) and
-the follower truncates, epoch by epoch, never below its high watermark.
+Followers pull. The offset of a Fetch is the acknowledgement, so a follower sends it after the flush. The leader counts itself at its
+flushed offset, too, although it sends records before it flushes them. Where the logs differ the leader answers with (epoch, end
+offset) and the follower truncates, epoch by epoch, never below its high watermark.
 
-A leader that a majority does not fetch from resigns (check-quorum): it cannot commit, and should not seem to lead. A node
-whose durable vote of an epoch is its own takes no part in that epoch after a restart (Resigned): it may have sent records
-which it lost in the crash, and must not give their (offset, epoch) to others.
+A leader that a majority does not fetch from resigns (check-quorum): it cannot commit, and should not seem to lead. A node that has
+durably voted for itself takes no part in that epoch after a restart (Resigned): it may have sent records that it then lost in the
+crash, and must not write other records at their (offset, epoch).
 
-Which epoch, whose vote: that is durable before anything that follows from it is sent. The table below is complete; ``enter`` refuses
-any other step.
+The epoch and the vote are durable before any message that follows from them is sent. The table of transitions below is complete;
+``enter`` refuses any other.
 
 The voter set in force is the last one in the log, from the moment it is appended until it is truncated (KIP-853). A set differs from
-the one before by one replica at most and follows only when that one is committed, so every majority of the one meets every
-majority of the other. A node that is no voter is an Observer in every epoch; but one that is removed takes part until it
-knows that the removal is committed, and does not count itself: it may be the only one that can still commit it.
+its predecessor by at most one replica, and is appended only when the predecessor is committed, so every majority of one set meets
+every majority of the other. A node that is not a voter is an Observer in every epoch. A removed voter is an exception: it takes part,
+without counting itself, until it knows that its removal is committed, because it may be the only node that can still commit it.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ from raftlog.storage.api import RecoveredLog, VoteState
 SAME, HIGHER = "same epoch", "higher epoch"
 
 TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    # No leader known. Left when the election timer ends, or a leader or a higher epoch shows.
+    # Knows no leader. Leaves the role when the election timer ends, or when it learns of a leader or a higher epoch.
     "unattached": {
         "prospective": (SAME,),
         "follower": (SAME, HIGHER),
         "unattached": (HIGHER,),
         "observer": (SAME,),
     },
-    # Asks for pre-votes. Refused: back to where it came from. Gives its vote to another: unattached.
+    # Asks for pre-votes. If refused, it returns to its earlier role. If it votes for another node, it becomes unattached.
     "prospective": {
         "candidate": (HIGHER,),
         "follower": (SAME, HIGHER),
@@ -75,16 +76,16 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     # Never follows anybody in its own epoch.
     "leader": {"resigned": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,)},
-    # Led or campaigned in this epoch, and does so no more. Another may lead it if this node only campaigned.
+    # Led or campaigned in this epoch, but no longer does. If it only campaigned, another node may lead this epoch.
     "resigned": {
         "prospective": (SAME,),
         "follower": (SAME, HIGHER),
         "unattached": (HIGHER,),
         "observer": (SAME, HIGHER),
     },
-    # One leader for as long as the epoch lasts; but one that was only claimed gives way to proof.
+    # Follows one leader for the whole epoch. A leader known only by a claim gives way to a proven one.
     "follower": {"prospective": (SAME,), "follower": (SAME, HIGHER), "unattached": (HIGHER,), "observer": (SAME,)},
-    # Finds and forgets leaders, until it becomes a voter.
+    # Follows any leader that it finds, until it becomes a voter.
     "observer": {
         "observer": (SAME, HIGHER),
         "follower": (SAME,),
@@ -95,7 +96,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class LeaderHint(Protocol):
-    """What every response says about the one who answers: its error, its epoch, and the leader it knows."""
+    """The fields that every response has: the error, and the epoch and leader that the responder knows."""
 
     error_code: int
     leader_id: int
@@ -103,7 +104,7 @@ class LeaderHint(Protocol):
 
 
 class Node(NodeState):
-    """A node and its role."""
+    """A quorum node: its state, and the role that it has now."""
 
     role: Role
 
@@ -116,7 +117,7 @@ class Node(NodeState):
                 " directory of the quorum is better, `raftlog storage recover` makes one that begins at a lower epoch"
             )
         if self.log.last_epoch > self.vote.epoch:
-            # The crash came between the records and the epoch. Had this node voted in that epoch, the vote would be here.
+            # A crash came between the records and the epoch. This node cast no vote in that epoch: it would be durable.
             self.set_vote(VoteState(self.log.last_epoch))
         self.role = self._first_role()
         self.role_stale = False
@@ -124,7 +125,7 @@ class Node(NodeState):
         self.role.enter()
 
     def _first_role(self) -> Role:
-        """At startup: what the vote says; but one's own vote makes a Resigned, even if nothing says that it won."""
+        """The role at startup, from the durable vote. A node that voted for itself is Resigned, even if nothing says that it won."""
         me, vote = self.config.node_id, self.vote
         alone = len(self.voters) == 1 and self.is_voter
         timer = self.now if alone else self.election_deadline()
@@ -141,7 +142,7 @@ class Node(NodeState):
         return Unattached(self, timer)
 
     def settle_role(self) -> None:
-        """The voter set has changed: take the role that goes with it."""
+        """Take the role that fits the new voter set."""
         self.role_stale = False
         self.announce_peers()
         name, me = self.role.name, self.config.node_id
@@ -158,7 +159,7 @@ class Node(NodeState):
             self.role.on_voters_changed()
 
     def enter(self, role: Role) -> None:
-        """Take a role, if the table allows it. Raises FatalError if it does not."""
+        """Take a role, if the table of transitions allows it. Raises FatalError if it does not."""
         old = self.role
         kind = SAME if role.epoch == old.epoch else HIGHER
         if role.epoch < old.epoch or kind not in TRANSITIONS[old.name].get(role.name, ()):
@@ -184,7 +185,7 @@ class Node(NodeState):
             self.enter(Unattached(self, self.election_deadline() if timer is None else timer))
 
     def become_prospective(self) -> None:
-        """Ask whether an election could be won; later, if another node is better fit to lead."""
+        """Ask for pre-votes; or wait first, if another node should campaign before this one."""
         if self.epoch >= MAX_EPOCH:
             refusal = Refusal(
                 ErrorCode.INVALID_REQUEST, "epoch", f"no epoch is left above {self.epoch}: recover the quorum"
@@ -199,27 +200,27 @@ class Node(NodeState):
             self.enter(Prospective(self))
 
     def become_candidate(self) -> None:
-        """Open the next epoch with a vote for oneself."""
+        """Begin the next epoch with a vote for this node."""
         silent_id, self.leader_id = self.leader_id, -1
         self.set_vote(VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id))
         self.enter(Candidate(self, silent_id))
 
     def become_leader(self, granting_voters: tuple[int, ...]) -> None:
-        """A majority, this node's durable vote included, has voted for it."""
+        """Lead: a majority has voted for this node, its own durable vote included."""
         self.set_leader(self.config.node_id)
         self.wished_at = None
         self.end_hurry()
         self.enter(Leader(self, granting_voters))
 
     def become_resigned(self, preferred: tuple[int, ...]) -> None:
-        """Lead no more, and say so to the others, the ``preferred`` candidates first."""
+        """Stop leading, and tell the other voters, the ``preferred`` candidates first."""
         self.leader_id = -1
         self.enter(Resigned(self, self.election_deadline(), preferred))
 
     def become_follower(self, leader_id: int, epoch: int, endpoint: str = "", *, doubts: bool = False) -> None:
         """Follow the leader of ``epoch``, which is this one or a higher one; it listens at ``endpoint``, if that is known.
 
-        ``doubts``: it was silent for the fetch timeout, and is followed for want of another.
+        ``doubts``: the leader was silent for the fetch timeout, and this node follows it only because it knows no other.
         """
         if epoch > self.epoch or leader_id != self.leader_id:
             self.end_hurry()
@@ -234,7 +235,7 @@ class Node(NodeState):
         self.role.on_vote_granted()
 
     def admit(self, epoch: int, field: str, *, proven: bool) -> Refusal | None:
-        """Why this node does not enter ``epoch``, a higher one; None if it does now."""
+        """Why this node refuses to enter ``epoch``, a higher one; None if it may. An unproven epoch uses up part of the allowance."""
         refusal = epoch_refusal(epoch, field)
         if refusal is None and not proven and not self.allowance.take(epoch - self.epoch, self.now):
             reason = f"epoch {epoch} is too far above {self.epoch} for an unproven claim"
@@ -242,14 +243,14 @@ class Node(NodeState):
         return refusal
 
     def learn(self, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False) -> Refusal | None:
-        """Somebody says that ``leader_id`` (-1: nobody it knows of) leads ``epoch``, and listens at ``endpoint``, if not empty.
+        """Take the claim of another node that ``leader_id`` (-1: it knows none) leads ``epoch`` and listens at ``endpoint``, if not empty.
 
-        The leader need not be of this node's voter set: this log may lag behind. ``proven``: as in ``admission``. If it is refused
-        nothing has changed.
+        The leader may be outside of this node's voter set: this log may lag behind. ``proven``: as in ``admission``. A refused claim
+        changes nothing.
         """
         known = leader_id != self.config.node_id and (leader_id in self.voters or (leader_id >= 0 and endpoint != ""))
         if leader_id in self.lost and not self.takes_part:
-            # An observer has nothing to gain from a leader that it knows to be dead; it asks on.
+            # An observer does not follow a leader that it knows to be dead; it goes on asking other nodes.
             known = False
         if epoch > self.epoch:
             refusal = self.admit(epoch, "leader_epoch", proven=proven)
@@ -267,11 +268,11 @@ class Node(NodeState):
         return None
 
     def _leader_is_claimed(self) -> bool:
-        """Whether what is known of this epoch's leader is a claim, which gives way to proof."""
+        """Whether this node knows the leader of this epoch only by a claim, which gives way to proof."""
         return not self.leader_confirmed and self.vote.leader_id != self.config.node_id
 
     def heed(self, response: LeaderHint, peer_id: int) -> bool:
-        """The rule for every response: take from it who leads. False if that made a transition: nothing else counts then."""
+        """Learn from a response who leads. False if that caused a transition: the caller then ignores the rest of the response."""
         before = self.role
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
             endpoint = getattr(response, "leader_endpoint", "")
