@@ -45,15 +45,17 @@ _Key = Annotated[
         help="A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a config.",
     ),
 ]
-_Limit = Annotated[int, typer.Option(min=1, help="Show at most so many rows of a list.")]
+_Limit = Annotated[int, typer.Option(min=1, help="Show at most this many rows of a list.")]
 _Partitions = Annotated[
     int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
 ]
 _Since = Annotated[
     int | None,
-    typer.Option(parser=_time, metavar="TIME", help="Only what was so from this time on; as for --at-time."),
+    typer.Option(parser=_time, metavar="TIME", help="Only what happened from this time on; format as for --at-time."),
 ]
-_Stall = Annotated[int, typer.Option(min=1, metavar="MS", help="LAO was held back where a record waited for so long.")]
+_Stall = Annotated[
+    int, typer.Option(min=1, metavar="MS", help="Report LAO as held back where a record waited this long.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
@@ -73,7 +75,10 @@ def create_app(run: Runner) -> typer.Typer:
     _add_churn(app, run)
     _add_audit(app, run)
     _add_plain(
-        app, run, "verify", "Is the export whole, and does it fold to what nodes recorded? Exit code 3: it is not."
+        app,
+        run,
+        "verify",
+        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3: not so.",
     )
     _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
 

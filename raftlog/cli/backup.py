@@ -25,7 +25,7 @@ Controllers = Annotated[
         "--bootstrap-controller",
         envvar="RAFTLOG_BOOTSTRAP_CONTROLLER",
         metavar="HOST:PORT,...",
-        help="Controllers to ask; any one that lives will do.",
+        help="Controllers to ask; one that is up is enough.",
     ),
 ]
 

@@ -48,7 +48,7 @@ def _group() -> None:
 def list_(
     bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
 ) -> None:
-    """List the registered brokers: state, epoch, applied and told offsets, lag, and who holds LAO back.
+    """List the registered brokers: state, epoch, applied and told offsets, lag, and which of them hold LAO back.
 
     APPLIED is the offset a broker shows to readers of "latest", TOLD the lowest acknowledged offset (LAO) it has heard of, LAG the
     committed records it has not applied. A * marks the brokers that hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation
@@ -105,10 +105,10 @@ def unregister(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove the registration of a broker that will not come back, so that it stands in the way of no feature upgrade any more.
+    """Remove the registration of a broker that will not come back, so that it no longer blocks feature upgrades.
 
-    It leaves every ISR and leadership, and stays in the replica sets: move those away first (`raftlog partitions reassign`). A broker
-    that still runs ends.
+    The broker leaves every ISR and leadership, but stays in the replica sets: move its replicas away first (`raftlog partitions
+    reassign`). If its process still runs, it exits.
 
     \b
     Examples:
@@ -190,8 +190,8 @@ def api_versions(
 ) -> None:
     """Show what a broker offers: versions of requests, by the feature levels that every broker has applied (ApiVersions).
 
-    SUPPORTED is what the broker's build knows of a feature, FINALIZED what the cluster runs at, as far as all unfenced brokers have
-    acknowledged it; 0: not at all, or not known.
+    SUPPORTED is the range of levels that the broker's build knows of a feature. FINALIZED is the level that the cluster uses, as far as
+    all unfenced brokers have acknowledged it; 0: none, or unknown.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ def _group() -> None:
 @app.command(epilog=EPILOG)
 def describe(
     include_fenced_brokers: Annotated[
-        bool, typer.Option("--include-fenced-brokers", help="Also those that clients are not sent to (KIP-1073).")
+        bool, typer.Option("--include-fenced-brokers", help="Show fenced brokers, too (KIP-1073).")
     ] = False,
     mode: ReadModeOption = ReadMode.REPEATABLE,
     bootstrap_server: BootstrapServer = "",

@@ -45,7 +45,7 @@ def check(
     flags: SetFlags = None,
     as_json: Json = False,
 ) -> None:
-    """Check a file, with the environment and flags on top, and show what is in force; all mistakes at once.
+    """Check a file, with the environment and flags on top, and show the values in force, or all mistakes at once.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ def alter(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key; may be repeated.")
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to the default; may be repeated.")
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Reset a key to its default; may be repeated.")
     ] = None,
     append: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ def alter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Change configs of one resource: all of it or nothing.
+    """Change configs of one resource: all changes are made, or none.
 
     \b
     Examples:

@@ -27,17 +27,20 @@ def register(app_: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to read from.")],
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="All that there is; without it only what comes from now on.")
+        bool, typer.Option("--from-beginning", help="Read all records; without it only new ones.")
     ] = False,
-    partition: Annotated[int, typer.Option("--partition", help="-1: all of them.", min=-1)] = -1,
+    partition: Annotated[int, typer.Option("--partition", help="The partition to read; -1: all.", min=-1)] = -1,
     offset: Annotated[
-        int, typer.Option("--offset", help="Begin at this offset; -1: not given. Goes with --partition.", min=-1)
+        int, typer.Option("--offset", help="Begin at this offset; -1: not given. Needs --partition.", min=-1)
     ] = -1,
-    max_messages: Annotated[int, typer.Option("--max-messages", help="End after so many; 0: never.", min=0)] = 0,
+    max_messages: Annotated[
+        int, typer.Option("--max-messages", help="End after this many records; 0: never.", min=0)
+    ] = 0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0.0, help="End when nothing came for so long; 0: never.")
+        float,
+        typer.Option("--timeout", metavar="S", min=0.0, help="End when no record arrives for this long; 0: never."),
     ] = 0.0,
     bootstrap_server: BootstrapServer = "",
     as_json: Json = False,

@@ -15,7 +15,7 @@ from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="Export cursors: what of the log is kept for exports that have yet to read it.",
+    help="Export cursors: up to where exports have read the log, which nodes keep from there on.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -38,17 +38,18 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """Export cursors: what of the log is kept for exports that have yet to read it."""
+    """Export cursors: up to where exports have read the log, which nodes keep from there on."""
 
 
 @app.command("list", epilog=EPILOG)
 def list_(
     bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
 ) -> None:
-    """List the export cursors. No node drops its log from END on, until it takes more than metadata.export.cursor.max.bytes.
+    """List the export cursors. Each node keeps its log from END on, unless that takes more than metadata.export.cursor.max.bytes.
 
-    END is the first offset that the export does not hold yet, LAG how many committed records that are, MOVED when the cursor was set
-    last. A cursor that is "passed" came too late: the log of the active controller begins behind it. --expected-offset compares SET AT.
+    END is the first offset that the export does not have yet, LAG the number of committed records from there on, MOVED the time when
+    the cursor was last set. A cursor is "passed" if the log of the active controller begins above it: some records are dropped already.
+    --expected-offset is compared with SET AT.
 
     \b
     Examples:
@@ -84,10 +85,13 @@ def list_(
 
 @app.command("set", epilog=EPILOG)
 def set_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the cursor.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the cursor.")],
     end_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")],
     target: Annotated[
-        str, typer.Option("--target", metavar="WHERE", help="What it is for, for people and to tell exports apart.")
+        str,
+        typer.Option(
+            "--target", metavar="WHERE", help="The export that it belongs to: for people, and to tell exports apart."
+        ),
     ] = "",
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,
@@ -96,9 +100,9 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Set an export cursor by hand: for an exporter of one's own, or to keep the log from an offset on before a first export.
+    """Set an export cursor by hand: for a custom exporter, or to keep the log from an offset on before the first export.
 
-    `raftlog export --cursor NAME` sets its cursor itself. A cursor of another export (--target) is not moved without --expected-offset.
+    `raftlog export --cursor NAME` sets its cursor by itself. To move the cursor of another export (--target), give --expected-offset.
 
     \b
     Examples:
@@ -114,8 +118,8 @@ def set_(
 
 @app.command(epilog=EPILOG)
 def delete(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Of the cursors.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="The names of the cursors.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Delete all cursors.")] = False,
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,
     bootstrap_server: BootstrapServer = "",
@@ -123,7 +127,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove export cursors: what was kept for them may go at once. The exports themselves are not touched.
+    """Remove export cursors: nodes may then drop the log that they kept for them. The exports themselves are not touched.
 
     \b
     Examples:

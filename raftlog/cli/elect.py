@@ -29,14 +29,18 @@ def add(app: typer.Typer) -> None:
 def elect(
     partitions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which; a topic alone: all of it.", show_default=False),
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION]]...",
+            help="The partitions; a topic alone means all of its partitions.",
+            show_default=False,
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All partitions that have something to do.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
     unclean: Annotated[
         bool,
         typer.Option(
             "--unclean",
-            help="Where nobody leads: any live replica, though it may lack acknowledged records. They are lost then.",
+            help="Where there is no leader, elect any live replica. Acknowledged records that it lacks are lost.",
         ),
     ] = False,
     validate_only: ValidateOnly = False,
@@ -46,9 +50,9 @@ def elect(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Give leaderships back to the preferred leaders (the first replicas), or, with --unclean, to whoever is left.
+    """Elect the preferred leaders (the first replicas), or, with --unclean, any live replica where there is no leader.
 
-    A partition that is as it should be is no mistake. The controller does the first by itself every
+    A partition that needs no election is not an error. The controller elects preferred leaders by itself every
     leader.imbalance.check.interval.seconds.
 
     \b
@@ -84,7 +88,7 @@ def elect(
 
 
 def _check_served(topics: Iterable[Any], bootstrap_server: str, bootstrap_controller: str, timeout_s: float) -> None:
-    """No election was needed where the metadata is as it should be: whether its leader does lead only that broker knows."""
+    """Check the leaders of partitions that needed no election: only the leader itself knows whether it serves."""
     from raftlog.cli.serving import of_partitions
     from raftlog.cli.session import Session, run
 
@@ -106,11 +110,13 @@ def _check_served(topics: Iterable[Any], bootstrap_server: str, bootstrap_contro
 
 def increase(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    count: Annotated[int, typer.Option("--count", "-n", help="How many partitions it is to have.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="The new total number of partitions.")],
     replica_assignment: Annotated[
         str,
         typer.Option(
-            "--replica-assignment", metavar="1:2:3,2:3:1", help="The replicas of each new partition; default: spread."
+            "--replica-assignment",
+            metavar="1:2:3,2:3:1",
+            help="The replicas of each new partition; default: chosen for you.",
         ),
     ] = "",
     validate_only: ValidateOnly = False,
@@ -120,7 +126,7 @@ def increase(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Give a topic more partitions. There is no way back: which key belongs to which partition changes.
+    """Add partitions to a topic. This cannot be undone, and keys may map to other partitions afterwards.
 
     \b
     Examples:

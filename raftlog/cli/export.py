@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def export_(
     target: Annotated[
-        str, typer.Argument(metavar="DIR|URI", help="Where the export is, or is to be: a directory, or s3://…, gs://…")
+        str, typer.Argument(metavar="DIR|URI", help="Where to write the export: a directory, or s3://…, gs://…")
     ],
     directory: DataDirectory = None,
     assume_committed: Annotated[
@@ -55,24 +55,26 @@ def export_(
         typer.Option(
             "--cursor",
             metavar="NAME",
-            help="Have the nodes keep what this export has yet to read, under this name (see `raftlog cursors`).",
+            help="Make the nodes keep the log that this export has not read yet, under this name (see `raftlog cursors`).",
         ),
     ] = "",
     keep_following: Annotated[
-        bool, typer.Option("--follow", help="Go on exporting what is new, until Ctrl-C or SIGTERM.")
+        bool, typer.Option("--follow", help="Go on exporting new records, until Ctrl-C or SIGTERM.")
     ] = False,
     publish_interval: Annotated[
         float | None,
         typer.Option(
             min=0.1,
             metavar="S",
-            help="With --follow: publish what is new so long after its first record came. Default: 30.",
+            help="With --follow: publish new records this long after the first of them arrived. Default: 30.",
         ),
     ] = None,
     publish_records: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="With --follow: publish at so many records, whatever the time. Default: 1000000."
+            min=1,
+            metavar="N",
+            help="With --follow: publish after this many records, whatever the time. Default: 1000000.",
         ),
     ] = None,
     compact: Annotated[
@@ -84,7 +86,7 @@ def export_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a manifest. Goes on where it ended.
+    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a manifest. Resumes where it ended.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, wr
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
-app = typer.Typer(help="Levels of what the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
@@ -76,7 +76,7 @@ def upgrade(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Raise levels, all or none. Every voter and every registered broker must know them; from then on older programs are refused.
+    """Raise levels, all or none. Every voter and every registered broker must know them. Older programs are refused from then on.
 
     \b
     Examples:
@@ -89,15 +89,17 @@ def upgrade(
 @app.command(epilog=EPILOG)
 def downgrade(
     levels: Levels,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Say that something may be lost (KIP-584).")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Request an unsafe downgrade (KIP-584); refused likewise.")
+    ] = False,
     validate_only: ValidateOnly = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Lower levels, all or none. Refused, saying why, where the log holds what the lower level does not know: --unsafe does not help there.
+    """Lower levels, all or none. Refused if the log has metadata that the lower level does not know, even with --unsafe.
 
-    What is lost without that is said on stderr, with --validate-only too.
+    The error says which metadata. Whatever else a downgrade gives up is printed to stderr as a warning, also with --validate-only.
 
     \b
     Examples:

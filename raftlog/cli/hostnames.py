@@ -42,7 +42,7 @@ def _group() -> None:
 def list_(
     bootstrap_controller: BootstrapController = "", timeout: Timeout = DEFAULT_TIMEOUT_S, as_json: Json = False
 ) -> None:
-    """List the mapping from hostnames to broker ids, and the ids that are absent though they hold replicas.
+    """List the mapping from hostnames to broker ids, and the ids that hold replicas but whose brokers are absent.
 
     A broker without an id gets that of its HOST, if it is free, else the one that is missing: absent for longer than
     broker.id.adopt.after.ms of the controllers. Until then it waits, and is listed; to have a new id all the same, set its HOST
@@ -115,7 +115,7 @@ def set_(
 ) -> None:
     """Map a host to a broker id: a broker that starts there without an id gets this one, unless it is taken by then.
 
-    For a machine that replaces another one under a new name. The id is kept for this host; nobody else is given it.
+    Use it for a machine that replaces another one under a new name. The id is reserved for this host.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ def set_(
 @app.command(epilog=EPILOG)
 def delete(
     hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="The names.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Delete all mappings.")] = False,
     expected_offset: Expected = None,
     validate_only: ValidateOnly = False,
     bootstrap_server: BootstrapServer = "",
@@ -138,7 +138,7 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Delete mappings. The brokers themselves are not touched, and are mapped again when they register.
+    """Delete mappings. The brokers are not affected, and are mapped again when they register.
 
     \b
     Examples:

@@ -51,10 +51,10 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Fold the log up to an offset and show what it amounts to, with its state hash: equal on every node at the same offset.
+    """Fold the log up to an offset and show the image, with its state hash, which is equal on every node at the same offset.
 
-    An image is always that at the end of a batch: an offset within one shows the state before it. With --entity, or --json, the
-    content is printed as JSON.
+    An image is always the state at the end of a batch: an offset inside a batch shows the state before that batch. With --entity or
+    --json, the content is printed as JSON.
 
     \b
     Examples:

@@ -25,9 +25,9 @@ from raftlog.observability.logs import setup_logging
 
 GROUP = "raftlog.commands"
 
-_HELP = """A replicated log of cluster metadata: run its nodes, ask them, change and read what they hold.
+_HELP = """A replicated log of cluster metadata: run its nodes, query them, and read and change the metadata.
 
-A controller's address goes with --bootstrap-controller or RAFTLOG_BOOTSTRAP_CONTROLLER, a broker's with --bootstrap-server or
+Give a controller's address by --bootstrap-controller or RAFTLOG_BOOTSTRAP_CONTROLLER, a broker's by --bootstrap-server or
 RAFTLOG_BOOTSTRAP_SERVER. For mutual TLS set RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE.
 
 \b

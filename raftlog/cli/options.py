@@ -23,7 +23,7 @@ BootstrapController = Annotated[
         "--bootstrap-controller",
         envvar="RAFTLOG_BOOTSTRAP_CONTROLLER",
         metavar="HOST:PORT,...",
-        help="Controllers to ask; any one that lives will do.",
+        help="Controllers to ask; one that is up is enough.",
     ),
 ]
 BootstrapServer = Annotated[
@@ -32,7 +32,7 @@ BootstrapServer = Annotated[
         "--bootstrap-server",
         envvar="RAFTLOG_BOOTSTRAP_SERVER",
         metavar="HOST:PORT,...",
-        help="Brokers to ask; any one that lives will do.",
+        help="Brokers to ask; one that is up is enough.",
     ),
 ]
 ConfigFile = Annotated[
@@ -42,7 +42,7 @@ ConfigFile = Annotated[
 SetFlags = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated. Wins over everything."
+        "--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated. Overrides file and environment."
     ),
 ]
 Directory = Annotated[Path, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")]

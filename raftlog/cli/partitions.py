@@ -46,7 +46,7 @@ def isr(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Hold it against what the controller has committed; say where they differ, and why."
+            "--compare", help="Compare with the ISRs that the controller has committed; say where they differ, and why."
         ),
     ] = False,
     moment: Annotated[
@@ -58,13 +58,13 @@ def isr(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Ask all leaders for the in-sync replicas (ISR) of their partitions: who leads knows them first (KIP-24).
+    """Ask all leaders for the in-sync replicas (ISR) of their partitions: the leader is the first to know them (KIP-24).
 
-    ISR is what the controller has committed as far as the leader has heard, each member as id@broker-epoch (incarnation id in KIP-343);
-    PROPOSED what the leader has proposed (AlterPartition, IsrChange in KIP-343) and has no answer for yet.
+    ISR is the committed ISR as far as the leader knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is what the
+    leader has proposed (AlterPartition, IsrChange in KIP-343) without an answer yet.
 
-    With --compare every registered broker is asked, then the committed log is read from the active controller. They always differ for
-    an instant when an ISR changes; a difference that stays the same for --moment seconds ends with exit code 3.
+    With --compare every registered broker is asked, then the committed log is read from the active controller. The two always differ
+    for an instant when an ISR changes. A difference that stays the same for --moment seconds ends with exit code 3.
 
     \b
     Examples:

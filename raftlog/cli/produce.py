@@ -41,26 +41,28 @@ def register(app_: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
     values: Annotated[
         list[str] | None, typer.Option("--value", help="A record's value; may be repeated. Instead of stdin.")
     ] = None,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", help="What stands between key and value in a line; none: no keys.")
+        str, typer.Option("--key-separator", help="The text between key and value in a line; none: no keys.")
     ] = "",
-    partition: Annotated[int, typer.Option("--partition", help="-1: by the key, or any.", min=-1)] = -1,
+    partition: Annotated[
+        int, typer.Option("--partition", help="The partition to write to; -1: by the key, or any.", min=-1)
+    ] = -1,
     acks: Annotated[
         DataAcks,
         typer.Option("--acks", help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait."),
     ] = DataAcks.ALL,
     retry_unknown: Annotated[
-        bool, typer.Option("--retry-unknown", help="Send again what may have been written: at least once, not at most.")
+        bool, typer.Option("--retry-unknown", help="Retry writes of unknown outcome: at least once, not at most.")
     ] = False,
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Write records to a topic: each line of stdin is one. --timeout is each record's.
+    """Write records to a topic: each line of stdin is one. --timeout applies to each record.
 
     \b
     Examples:

@@ -69,7 +69,7 @@ def remove_voter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Take a voter out of the quorum, dead or alive; a leader hands over when that is committed.
+    """Remove a voter, dead or alive, from the quorum. A leader that is removed resigns when the removal is committed.
 
     Without --directory-id, the directory that the voter set has for it. Stop a node with controller.quorum.auto.join.enable
     before: it would come back.
@@ -89,12 +89,15 @@ def remove_voter(
 def transfer(
     bootstrap_controller: BootstrapController = "",
     to: Annotated[
-        int, typer.Option("--to", metavar="N", help="The voter to hand over to; default: the most complete.")
+        int,
+        typer.Option(
+            "--to", metavar="N", help="The voter that is to lead; default: the one with the most complete log."
+        ),
     ] = -1,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Hand the leadership to another voter: nothing that was accepted is lost, and writes wait a moment.
+    """Transfer the leadership to another voter: no accepted write is lost, and writes wait a moment.
 
     \b
     Examples:

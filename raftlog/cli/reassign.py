@@ -27,7 +27,9 @@ from raftlog.wire.records.v1 import records_pb2
 
 Moves = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC:PARTITION=BROKER,...]...", help="Where replicas are to be.", show_default=False),
+    typer.Argument(
+        metavar="[TOPIC:PARTITION=BROKER,...]...", help="The new replicas of each partition.", show_default=False
+    ),
 ]
 Partitions = Annotated[
     list[str] | None,
@@ -87,7 +89,7 @@ def reassign(
 
 def cancel(
     partitions: Partitions = None,
-    everything: Annotated[bool, typer.Option("--all", help="Whatever is under way.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all moves in progress.")] = False,
     validate_only: ValidateOnly = False,
     acks: Acks = AcksLevel.COMMITTED,
     bootstrap_server: BootstrapServer = "",
@@ -95,7 +97,7 @@ def cancel(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Cancel moves: the replicas that were being added go, those that were there stay. Each partition succeeds or fails by itself.
+    """Cancel moves: drop the replicas that are being added, keep the old ones. Each partition succeeds or fails by itself.
 
     \b
     Examples:
@@ -123,13 +125,13 @@ def reassignments(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False)
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 3 while something is under way.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")] = False,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the moves under way, and whom each waits for: the new replicas that are not in sync yet.
+    """List the moves in progress, and what each waits for: the new replicas that are not in sync yet.
 
     \b
     Examples:

@@ -37,11 +37,11 @@ def register(app: typer.Typer) -> None:
 
 def recover(
     directory: Where,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Do it. Without this nothing is changed.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Recover. Without it nothing is changed.")] = False,
     endpoint: Annotated[
         str,
         typer.Option(
-            "--endpoint", metavar="HOST:PORT", help="Where this node listens; default: as its voter set says."
+            "--endpoint", metavar="HOST:PORT", help="Where this node listens; default: its endpoint in the voter set."
         ),
     ] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")] = "",
@@ -50,18 +50,18 @@ def recover(
         typer.Option(
             "--generation",
             metavar="N",
-            help="Of the log from now on, at least: one more than that of another directory that was recovered before.",
+            help="The lowest new generation of the log: one more than that of a directory that was recovered before.",
             min=0,
         ),
     ] = 0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Lead a quorum on from one directory, when the directories of a majority are lost for good.
+    """Recover a quorum from one directory, when the directories of a majority are lost for good.
 
-    Without --unsafe it shows what the directory has. Do that for every directory that is left, and recover the one with the highest
-    last record epoch and, among equals, the highest log end offset: no other has more of what was committed. Whatever was committed
-    and is not in it is lost. The log says so ever after: a RecoveryRecord, a voter set of this node alone, and a new generation.
+    Without --unsafe the command only shows what the directory has. Do that for every remaining directory, and recover the one with
+    the highest last record epoch and, among equals, the highest log end offset: no other has more committed records. Committed records
+    that it lacks are lost. The log records the recovery: a RecoveryRecord, a voter set of this node alone, and a new generation.
 
     \b
     Examples:

@@ -43,11 +43,12 @@ def format_(
     cluster_id: ClusterId = "",
     node_id: NodeId = None,
     without_node_id: Annotated[
-        bool, typer.Option("--without-node-id", help="Of a broker whose id is found at its first start (KIP-426).")
+        bool, typer.Option("--without-node-id", help="For a broker that gets its id at its first start (KIP-426).")
     ] = False,
     directory: OptionalDirectory = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Leave a directory alone that is this node's already.")
+        bool,
+        typer.Option("--ignore-formatted", "-g", help="Accept a directory that is formatted for this node already."),
     ] = False,
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="Begin a quorum with this controller as its only voter.")
@@ -58,13 +59,13 @@ def format_(
             "--initial-controllers",
             "-I",
             metavar="ID@HOST:PORT:DIRECTORY-ID,...",
-            help="Begin a quorum with these voters, this controller among them; the same on each of them.",
+            help="Begin a quorum with these voters, this controller among them. Give the same list to each of them.",
         ),
     ] = "",
     no_initial_controllers: Annotated[
         bool,
         typer.Option(
-            "--no-initial-controllers", "-N", help="This controller joins a quorum that there is, or a broker."
+            "--no-initial-controllers", "-N", help="For a controller that joins an existing quorum, or a broker."
         ),
     ] = False,
     release_version: Annotated[
@@ -78,10 +79,10 @@ def format_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an empty data directory a node's: cluster id, node id and a new directory id.
+    """Format an empty data directory for a node: cluster id, node id and a new directory id.
 
-    A directory of another node or cluster is refused. A node starts only on a formatted directory: one that is empty because its
-    disk was not mounted must not pass for a new one.
+    A directory of another node or cluster is refused. A node starts only on a formatted directory: a directory that is empty because
+    its disk is not mounted must not pass for a new one.
 
     The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one of: this node alone
     (--standalone; others are added later), a list with directory ids (--initial-controllers; make the ids with
@@ -135,7 +136,7 @@ def format_(
 def info(
     config: ConfigFile = None, flags: SetFlags = None, directory: OptionalDirectory = None, as_json: Json = False
 ) -> None:
-    """Show whose a data directory is, its vote, and what its log holds. The node must be stopped.
+    """Show which node a data directory belongs to, its vote, and what its log holds. The node must be stopped.
 
     \b
     Examples:

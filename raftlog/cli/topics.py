@@ -142,7 +142,7 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the partitions of topics: leader, epoch, replicas. Who is in sync only the leader of a partition knows (KIP-24).
+    """Show the partitions of topics: leader, epoch, replicas. Only the leader of a partition knows the in-sync replicas (KIP-24).
 
     The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now, and why.
 

@@ -44,7 +44,7 @@ def demo(
         Path | None, typer.Option("--dir", help="Where to put them; default: a temporary directory.")
     ] = None,
 ) -> None:
-    """Show it all: three controllers and three brokers as processes, writes, failures, export and Spark. About a minute.
+    """Demonstrate raftlog: three controllers and three brokers as processes, writes, failures, export and Spark. About a minute.
 
     Everything is stopped at the end, and on Ctrl-C.
     """

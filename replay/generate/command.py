@@ -48,13 +48,13 @@ def _generate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")] = False,
 ) -> None:
-    r"""Make up the history of a cluster, of any size, and write it as an export: to try the jobs on, and to measure them.
+    """Generate a cluster's history of any size, and write it as an export: to try the jobs, and to measure them.
 
     \b
     Examples:
       raftlog replay generate made-up --records 1000000
       raftlog replay generate made-up-large --records 10000000 --brokers 30 --seed 7 --incidents incidents.json
-    """
+    """  # noqa: D301
     if skew not in SKEWS:
         raise typer.BadParameter(f"--skew {skew} is none of {', '.join(SKEWS)}")
     from replay.generate.write import write_export
