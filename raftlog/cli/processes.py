@@ -47,11 +47,13 @@ class Daemons:
 
     def pid(self, name: str) -> int | None:
         """The pid of a process that runs, None if it does not."""
+        identity = self._read(name)
+        runs = identity is not None and _started(identity.pid) == identity.started
+        # Asked last: a child that ends in between is waited for here, or it stays as a zombie that nobody knows of.
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             return None
-        identity = self._read(name)
-        return identity.pid if identity is not None and _started(identity.pid) == identity.started else None
+        return identity.pid if identity is not None and runs else None
 
     def signal(self, name: str, number: int) -> bool:
         """Send a signal; whether there was a process to send it to."""

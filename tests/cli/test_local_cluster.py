@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.cli import processes
 from raftlog.cli.exits import FailedError
 from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.cli.local_commands import start_quorum
@@ -94,6 +95,24 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons = Daemons(tmp_path)
+    pid = daemons.start("sleeper", SLEEPER, dict(os.environ))
+    started = processes._started
+
+    def ends(pid: int) -> int:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return started(pid)
+
+    monkeypatch.setattr(processes, "_started", ends)
+    assert daemons.wait_gone("sleeper", 10.0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path) -> None:
