@@ -187,7 +187,9 @@ class ActiveController:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def decide(self, request: rpc.ControllerRequest, now: float, kind: str | None = None) -> Decision:
-        """Decide one request. What is wrong with it is in the decision; nothing is raised, nothing is changed.
+        """Decide one request. What is wrong with it is in the decision; nothing is raised.
+
+        Nothing is changed but what the request reports: a heartbeat is heard whatever becomes of it.
 
         ``kind``: its body's name, if it is known already.
         """

@@ -1,4 +1,4 @@
-"""The six possible outcomes of a decision, each a plain value. Deciding a request changes no state."""
+"""The six possible outcomes of a decision, each a plain value. Deciding writes nothing; what a request reports may change soft state."""
 
 from __future__ import annotations
 

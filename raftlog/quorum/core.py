@@ -1,6 +1,6 @@
 """The quorum's state machine as the shell sees it: events and the time in, effects out.
 
-The theory of operation is in ``transitions.py``; one module for each role; what peers ask is in ``requests.py``.
+The theory of operation is in ``node.py``; one module for each role; what peers ask is in ``requests.py``.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
