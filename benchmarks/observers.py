@@ -33,7 +33,7 @@ class Observer(BrokerService):
 
     def _moved(self) -> None:
         super()._moved()
-        self.moves.append((time.monotonic(), self._view.applied, self._view.told))
+        self.moves.append((time.monotonic(), self._view.applied, self._view.known_lao))
 
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:

@@ -265,7 +265,7 @@ class ActiveController:
             self.state.gone.found(broker_id, broker_epoch, now)
 
     def report(
-        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int, now: float
+        self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int, now: float
     ) -> None:
         """What a broker says on every heartbeat and metadata fetch: how far it has applied and been told.
 
@@ -278,7 +278,7 @@ class ActiveController:
             self._count_as_active(broker_id, broker_epoch)
         elif self._registration(broker_id, broker_epoch) is not None:
             self.state.absent_ids.present(broker_id)
-        self.lao.report(broker_id, broker_epoch, controller_epoch, applied, told)
+        self.lao.report(broker_id, broker_epoch, controller_epoch, applied, known_lao)
         if broker_id in self.state.wants_unfence:
             self.state.to_look_at[broker_id] = None
 

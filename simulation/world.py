@@ -378,7 +378,8 @@ class World:
         registered = view.registration
         fenced = registered.fenced if registered is not None else None
         self.note_change(
-            broker.name, f"epoch={view.controller_epoch} applied={view.applied} told={view.told} fenced={fenced}"
+            broker.name,
+            f"epoch={view.controller_epoch} applied={view.applied} known_lao={view.known_lao} fenced={fenced}",
         )
 
     def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:

@@ -182,7 +182,7 @@ class MetadataFollower:
             controller_epoch=view.controller_epoch,
             fetch_offset=view.applied + 1,
             applied_offset=view.applied,
-            told_lowest_acknowledged_offset=view.told,
+            told_lowest_acknowledged_offset=view.known_lao,
             high_watermark=view.high_watermark,
             max_bytes=settings.fetch_max_bytes,
             max_wait_ms=settings.fetch_max_wait_ms,

@@ -230,7 +230,7 @@ class ReadGate(Generic[R]):
             )
         if parked.queue == _STRICT and parked.offset <= self._view.applied:
             message = (
-                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at {self._view.told}"
+                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at {self._view.known_lao}"
             )
             return ApiError(ErrorCode.REQUEST_TIMED_OUT, message, field="read.mode")
         return ApiError(

@@ -89,7 +89,7 @@ class View:
         return self._tip.offset
 
     @property
-    def told(self) -> int:
+    def known_lao(self) -> int:
         """The highest LAO told, of those that this broker's readers have: what it reports. Never goes back within a generation."""
         return self._told
 

@@ -146,7 +146,7 @@ class RegistrationClient:
                 want_shut_down=action.want_shut_down,
                 target_state=controller_pb2.BrokerLifecycleState.Name(action.target_state),
                 controller_epoch=view.controller_epoch,
-                told_lowest_acknowledged_offset=view.told,
+                told_lowest_acknowledged_offset=view.known_lao,
                 told_high_watermark=view.high_watermark,
                 want_read_lease=self._lease.wanted(self._loop.time()),
             ),

@@ -35,7 +35,7 @@ class Leadership:
         self.lao.seed(committed)
         self.parking = Parking(send)
         self.active: ActiveController | None = None
-        self.told: tuple[int, int] = (-1, -1)
+        self.visibility_seen: tuple[int, int] = (-1, -1)
         """LAO and the minimum of told as last acted upon."""
         self.long_round = 0
         """The round of the last turn that was long and had reads: nothing more is decided before it is confirmed."""

@@ -64,7 +64,7 @@ class Parking:
         self._dead = 0
         """Given up since the queues were last swept."""
         self._high_watermark = 0
-        self._lowest_acknowledged_offset = self._min_told = -1
+        self._lowest_acknowledged_offset = self._min_known_lao = -1
         self._confirmed_round = 0
         self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
 
@@ -131,10 +131,10 @@ class Parking:
         while reads and reads[0].round <= self._confirmed_round and reads[0].offset < self._high_watermark:
             self._finish(reads.popleft())
 
-    def visibility(self, lowest_acknowledged_offset: int, min_told: int) -> None:
+    def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
         """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
-        self._lowest_acknowledged_offset, self._min_told = lowest_acknowledged_offset, min_told
-        for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_told)):
+        self._lowest_acknowledged_offset, self._min_known_lao = lowest_acknowledged_offset, min_known_lao
+        for queue, reached in ((self._acknowledged, lowest_acknowledged_offset), (self._visible, min_known_lao)):
             while queue and queue[0].offset <= reached:
                 parked = queue.popleft()
                 if not parked.done:
@@ -147,7 +147,7 @@ class Parking:
         for asked, heap in self._duplicates.items():
             if heap:
                 reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
-                self._release_heap(heap, asked, reached.get(asked, self._min_told))
+                self._release_heap(heap, asked, reached.get(asked, self._min_known_lao))
 
     def _release_heap(self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int) -> None:
         while heap and heap[0][0] <= reached:

@@ -55,7 +55,7 @@ def say_how_far(parked: Parked, lao: LaoTracker) -> None:
     write = parked.response.write
     acknowledged = lao.lao >= parked.offset
     write.reached = common_pb2.ACKS_ACKNOWLEDGED if acknowledged else common_pb2.ACKS_COMMITTED
-    waiting = lao.waiting_for_told if acknowledged else lao.waiting_for_applied
+    waiting = lao.waiting_for_known_lao if acknowledged else lao.waiting_for_applied
     write.waiting_for_brokers.extend(waiting(parked.offset))
 
 

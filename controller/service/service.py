@@ -434,15 +434,15 @@ class ControllerService:
             self._schedule_turn()
 
     def _visibility_moved(self, leadership: Leadership) -> None:
-        told = (leadership.lao.lao, leadership.lao.min_told)
-        if told == leadership.told:
+        seen = (leadership.lao.lao, leadership.lao.min_known_lao)
+        if seen == leadership.visibility_seen:
             return
-        if told[0] != leadership.told[0] and not self._observers_due:
+        if seen[0] != leadership.visibility_seen[0] and not self._observers_due:
             # After the other reports of this turn of the event loop: each observer gets one answer for all of them.
             self._observers_due = True
             self._loop.call_soon(self._release_observers)
-        leadership.told = told
-        leadership.parking.visibility(*told)
+        leadership.visibility_seen = seen
+        leadership.parking.visibility(*seen)
 
     def _release_observers(self) -> None:
         self._observers_due = False

@@ -60,7 +60,7 @@ class _Registration:
     unfenced_from: int = -1
     """End (exclusive) of the batch that last unfenced it; -1: before the claim. Images from there to ``leaves_at`` show it unfenced."""
     applied: int = -1
-    told: int = -1
+    known_lao: int = -1
     parked: tuple[int, int] | None = None
     """(applied, told) of a report above what is known as committed."""
 
@@ -76,7 +76,7 @@ class LaoTracker:
         self._log_end = 0
         self._floor = -1
         """The highest LAO of this epoch so far. It does not move while the minimum cannot rise, or while there is no member."""
-        self._told_floor = -1
+        self._known_lao_floor = -1
         """The highest minimum of ``told`` in this epoch: writes up to there may have been answered ``visible``."""
         self._features: dict[str, int] = {}
         self._off = False
@@ -91,7 +91,7 @@ class LaoTracker:
         """The current registrations, and former ones that stay members until the batch that ends them is committed."""
         self._by_applied: Any = SortedList()
         """(applied, broker id, broker epoch) of the members."""
-        self._by_told: Any = SortedList()
+        self._by_known_lao: Any = SortedList()
         """(told, broker id, broker epoch) of the members."""
         self.unparked = 0
         """How many parked reports have counted since: they may make a broker that waits to be unfenced ready."""
@@ -146,10 +146,10 @@ class LaoTracker:
         while self._parked and self._parked[0][0] < high_watermark:
             _, broker_id, broker_epoch = self._parked.pop(0)
             broker = self._registrations[broker_id, broker_epoch]
-            applied, told = broker.parked or (-1, -1)
+            applied, known_lao = broker.parked or (-1, -1)
             broker.parked = None
             self.unparked += 1
-            self._count(broker, applied, told)
+            self._count(broker, applied, known_lao)
         self._advance()
 
     def _membership_changed(self, type_: int, message: Any, batch_end: int) -> None:
@@ -209,7 +209,7 @@ class LaoTracker:
             if not broker.member:
                 broker.member = True
                 self._by_applied.add((broker.applied, broker.broker_id, broker.epoch))
-                self._by_told.add((broker.told, broker.broker_id, broker.epoch))
+                self._by_known_lao.add((broker.known_lao, broker.broker_id, broker.epoch))
         elif broker.member and broker.leaves_at < 0:
             broker.leaves_at = batch_end
             self._leaving.append((batch_end, broker))
@@ -223,7 +223,7 @@ class LaoTracker:
     def _end_membership(self, broker: _Registration) -> None:
         broker.member, broker.leaves_at = False, -1
         self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-        self._by_told.remove((broker.told, broker.broker_id, broker.epoch))
+        self._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
         if self._current.get(broker.broker_id) is not broker:
             self._forget(broker)
 
@@ -234,7 +234,7 @@ class LaoTracker:
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
         """Take the report in a fetch or heartbeat: how far a broker has applied, and the highest LAO that it was told.
 
         A report under another controller epoch is ignored: a lower one means that the broker has not accepted this controller yet, a
@@ -243,29 +243,31 @@ class LaoTracker:
         nothing.
         """
         broker = self._registrations.get((broker_id, broker_epoch))
-        if controller_epoch != self.epoch or broker is None or broker.legacy or max(applied, told) >= self._log_end:
+        if controller_epoch != self.epoch or broker is None or broker.legacy:
             return
-        if max(applied, told) < self._high_watermark:
-            self._count(broker, applied, told)
+        if max(applied, known_lao) >= self._log_end:
+            return
+        if max(applied, known_lao) < self._high_watermark:
+            self._count(broker, applied, known_lao)
             self._advance()
         else:
-            self._park(broker, applied, told)
+            self._park(broker, applied, known_lao)
 
-    def _park(self, broker: _Registration, applied: int, told: int) -> None:
+    def _park(self, broker: _Registration, applied: int, known_lao: int) -> None:
         if broker.parked is not None:
             self._parked.remove((max(broker.parked), broker.broker_id, broker.epoch))
-            applied, told = max(applied, broker.parked[0]), max(told, broker.parked[1])
-        broker.parked = (applied, told)
-        self._parked.add((max(applied, told), broker.broker_id, broker.epoch))
+            applied, known_lao = max(applied, broker.parked[0]), max(known_lao, broker.parked[1])
+        broker.parked = (applied, known_lao)
+        self._parked.add((max(applied, known_lao), broker.broker_id, broker.epoch))
 
-    def _count(self, broker: _Registration, applied: int, told: int) -> None:
+    def _count(self, broker: _Registration, applied: int, known_lao: int) -> None:
         if applied > broker.applied and not (broker.unvouched and applied < self._vouched_from):
             self._restate(broker, applied)
-        if told > broker.told:
+        if known_lao > broker.known_lao:
             if broker.member:
-                self._by_told.remove((broker.told, broker.broker_id, broker.epoch))
-                self._by_told.add((told, broker.broker_id, broker.epoch))
-            broker.told = told
+                self._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
+                self._by_known_lao.add((known_lao, broker.broker_id, broker.epoch))
+            broker.known_lao = known_lao
 
     def _restate(self, broker: _Registration, applied: int) -> None:
         if broker.member:
@@ -276,7 +278,7 @@ class LaoTracker:
     def _advance(self) -> None:
         if self._by_applied:
             self._floor = max(self._floor, self._by_applied[0][0])
-            self._told_floor = max(self._told_floor, self._by_told[0][0])
+            self._known_lao_floor = max(self._known_lao_floor, self._by_known_lao[0][0])
 
     def may_join(self, broker_id: int) -> bool:
         """Whether unfencing this broker now keeps every promise made so far. Ask at every report, and propose at once if so.
@@ -299,7 +301,7 @@ class LaoTracker:
             return False
         # If LAO is not known in this epoch, no broker was told one in it. An LAO of an earlier epoch counts for nothing at a broker
         # that this epoch unfences.
-        return self._floor < 0 or broker.told >= (self._told_floor if self._by_told else self._floor)
+        return self._floor < 0 or broker.known_lao >= (self._known_lao_floor if self._by_known_lao else self._floor)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -339,9 +341,9 @@ class LaoTracker:
         return f"brokers {_ids(b for _, b, _ in silent)} have not reported in controller epoch {self.epoch}"
 
     @property
-    def min_told(self) -> int:
+    def min_known_lao(self) -> int:
         """The lowest LAO told to a member; -1 if a member was told none, if there is no member, or if heartbeats are not in force."""
-        return self._by_told[0][0] if self._by_told and not self._off else -1
+        return self._by_known_lao[0][0] if self._by_known_lao and not self._off else -1
 
     @property
     def members(self) -> Sequence[int]:
@@ -373,19 +375,19 @@ class LaoTracker:
         """Members that have not applied ``offset`` yet: the first 100, ascending."""
         return _ids(b for _, b, _ in self._by_applied.irange(maximum=(offset,), inclusive=(True, False)))
 
-    def waiting_for_told(self, offset: int) -> list[int]:
+    def waiting_for_known_lao(self, offset: int) -> list[int]:
         """Members that were not told an LAO that covers ``offset`` yet: the first 100, ascending."""
-        return _ids(b for _, b, _ in self._by_told.irange(maximum=(offset,), inclusive=(True, False)))
+        return _ids(b for _, b, _ in self._by_known_lao.irange(maximum=(offset,), inclusive=(True, False)))
 
     def applied_of(self, broker_id: int) -> int:
         """What a broker reported as applied in this epoch, under its present registration; -1: nothing yet."""
         broker = self._current.get(broker_id)
         return -1 if broker is None else broker.applied
 
-    def told_of(self, broker_id: int) -> int:
+    def known_lao_of(self, broker_id: int) -> int:
         """What a broker reported as told in this epoch, under its present registration; -1: nothing yet."""
         broker = self._current.get(broker_id)
-        return -1 if broker is None else broker.told
+        return -1 if broker is None else broker.known_lao
 
     def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
         """(broker id, broker epoch, applied) of each broker that has reported, member or not, ascending. O(brokers)."""

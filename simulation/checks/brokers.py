@@ -31,7 +31,7 @@ class _Seen:
 
     generation: int = -1
     applied: int = -1
-    told: int = -1
+    known_lao: int = -1
     controller_epoch: int = 0
 
 
@@ -54,25 +54,25 @@ class Brokers(Checker):
         assert host.service is not None
         view = host.service._view
         seen = self._seen[host.name]
-        applied, told, epoch = view._tip.offset, view._told, view.controller_epoch
+        applied, known_lao, epoch = view._tip.offset, view._told, view.controller_epoch
         if view.generation != seen.generation:
             if view.generation < seen.generation:
                 raise CheckFailedError(f"{host.name} goes back to generation {view.generation} of the log")
-            seen.generation, seen.applied, seen.told = view.generation, -1, -1
-        if applied < seen.applied or told < seen.told or epoch < seen.controller_epoch:
+            seen.generation, seen.applied, seen.known_lao = view.generation, -1, -1
+        if applied < seen.applied or known_lao < seen.known_lao or epoch < seen.controller_epoch:
             raise CheckFailedError(
                 f"I15: {host.name} goes back, from (applied, told, controller epoch)"
-                f" {(seen.applied, seen.told, seen.controller_epoch)} to {(applied, told, epoch)}"
+                f" {(seen.applied, seen.known_lao, seen.controller_epoch)} to {(applied, known_lao, epoch)}"
             )
-        seen.applied, seen.told, seen.controller_epoch = applied, told, epoch
-        if told > applied:
-            raise CheckFailedError(f"{host.name} has applied {applied} and says that it was told LAO {told}")
+        seen.applied, seen.known_lao, seen.controller_epoch = applied, known_lao, epoch
+        if known_lao > applied:
+            raise CheckFailedError(f"{host.name} has applied {applied} and says that it was told LAO {known_lao}")
         image = view.repeatable
         if image is None:
             return
         self.repeatable += 1
-        if image.offset > told or image.offset not in self._golden.hashes:
-            raise CheckFailedError(f"I15: {host.name} shows {image.offset} as repeatable, it was told {told}")
+        if image.offset > known_lao or image.offset not in self._golden.hashes:
+            raise CheckFailedError(f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}")
         standing = self._standing_at(host.id, applied)
         if standing.fenced or view._told_epoch < standing.controller_epoch:
             raise CheckFailedError(

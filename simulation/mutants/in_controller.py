@@ -121,7 +121,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.service.parking:Parking.visibility",
-                "(self._visible, min_told)",
+                "(self._visible, min_known_lao)",
                 "(self._visible, lowest_acknowledged_offset)",
             ),
         ),

@@ -38,7 +38,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.visibility.lao:LaoTracker.report",
-                "if max(applied, told) < self._high_watermark:",
+                "if max(applied, known_lao) < self._high_watermark:",
                 "if True:",
             ),
         ),
@@ -80,7 +80,7 @@ MUTANTS = (
                 "            broker.leaves_at = batch_end\n            self._leaving.append((batch_end, broker))",
                 "            broker.member = False\n"
                 "            self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))\n"
-                "            self._by_told.remove((broker.told, broker.broker_id, broker.epoch))",
+                "            self._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))",
             ),
         ),
         replace(

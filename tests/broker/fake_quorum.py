@@ -44,7 +44,7 @@ class Quorum:
         self.heartbeat_delay_s = 0.0  # Of answers.
         self.heartbeat_epoch: int | None = None  # what heartbeats are answered under, if not the real one
         self.applied: dict[int, int] = {}
-        self.told: dict[int, int] = {}
+        self.known_lao: dict[int, int] = {}
         self.registrations: list[pb.RegisterBrokerRequest] = []
         self.heartbeats: list[pb.BrokerHeartbeatRequest] = []
         self.writes: list[pb.ControllerRequest] = []
@@ -72,7 +72,7 @@ class Quorum:
             self.log.epoch += 1
             self.lao = -1
             self.applied.clear()
-            self.told.clear()
+            self.known_lao.clear()
             self.log.leader(HOSTS.index(host) + 1)
         self.release()
 
@@ -89,12 +89,12 @@ class Quorum:
 
     # --- what brokers say ---------------------------------------------------------------------------------------------
 
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
         current = self.registration(broker_id)
         if current is None or current.epoch != broker_epoch or controller_epoch != self.log.epoch:
             return
         self.applied[broker_id] = max(applied, self.applied.get(broker_id, -1))
-        self.told[broker_id] = max(told, self.told.get(broker_id, -1))
+        self.known_lao[broker_id] = max(known_lao, self.known_lao.get(broker_id, -1))
         if current.fenced and applied >= max(self.lao, broker_epoch) and broker_id not in self.stale:
             self.log.unfence(broker_id, broker_epoch)
         self.move_lao()

@@ -210,7 +210,7 @@ def test_a_deposed_controllers_answer_is_ignored() -> None:
         stage.reply(controller_epoch=5, lowest_acknowledged_offset=0)
         stage.log.config("x")
         stage.reply(controller_epoch=4, lowest_acknowledged_offset=1)
-        assert (stage.view.applied, stage.view.told, stage.view.controller_epoch) == (0, 0, 5)
+        assert (stage.view.applied, stage.view.known_lao, stage.view.controller_epoch) == (0, 0, 5)
         await asyncio.sleep(0.1)
         assert stage.transport.dialled[-1] == "b:1"
 

@@ -90,7 +90,7 @@ def test_a_write_through_one_broker_is_read_at_another() -> None:
 def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
-        await cluster.until(lambda: cluster.quorum.told.get(1, -1) == cluster.quorum.log.last)
+        await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
         cluster.quorum.hold_lao = True
         for name in ("a", "b", "c"):
             cluster.quorum.log.topic(name, ([1], 1))
@@ -115,7 +115,7 @@ def test_the_next_fetch_is_the_acknowledgement() -> None:
         begun = cluster.loop.time()
         offset = cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9"))
         await cluster.until(lambda: cluster.quorum.lao >= offset)
-        await cluster.until(lambda: min(cluster.quorum.told.values()) >= offset)
+        await cluster.until(lambda: min(cluster.quorum.known_lao.values()) >= offset)
         assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
 
     on_cluster(test)
@@ -220,7 +220,7 @@ class Listening:
     def __init__(self, cluster: Cluster, address: str) -> None:
         self.loop = cluster.loop
         self.opened_at: list[float] = []
-        self.told: list[pb.BrokerResponse] = []
+        self.known_lao: list[pb.BrokerResponse] = []
         self.closed_at: list[float] = []
         self.dialer = cluster.network.transport_for("listening").dial(address, Conversation.BROKER, self)
 
@@ -231,7 +231,7 @@ class Listening:
         self.closed_at.append(self.loop.time())
 
     def received(self, link: Link, messages: Sequence[pb.BrokerResponse]) -> None:
-        self.told.extend(messages)
+        self.known_lao.extend(messages)
 
 
 def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed() -> None:
@@ -244,9 +244,9 @@ def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed(
         for name in ("lao.version", "broker.heartbeat.version"):
             cluster.quorum.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
         cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
-        await cluster.until(lambda: bool(client.told))
+        await cluster.until(lambda: bool(client.known_lao))
         told_at = cluster.loop.time()
-        levels = {one.name: one.level for one in client.told[-1].api_versions.finalized_features}
+        levels = {one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features}
         assert levels["metadata.version"] == 3
         assert client.closed_at == [], "what is under way has its time"
         await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
@@ -330,10 +330,10 @@ def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> Non
 def test_heartbeats_answered_by_a_deposed_controller_are_no_contact() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
-        told = broker.describe().lowest_acknowledged_offset
+        known_lao = broker.describe().lowest_acknowledged_offset
         cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1
         cluster.quorum.hold_lao = True
-        cluster.quorum.lao = told
+        cluster.quorum.lao = known_lao
         await asyncio.sleep(11)
         assert not broker.why_fenced()
         await asyncio.sleep(4)
@@ -349,7 +349,7 @@ def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_l
     async def test(cluster: Cluster) -> None:
         broker = await cluster.broker(1, image_max_bytes=5000)
         await cluster.until(lambda: not broker.why_fenced())
-        await cluster.until(lambda: cluster.quorum.told.get(1, -1) == cluster.quorum.log.last)
+        await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
         cluster.quorum.hold_lao = True
         for n in range(20):
             cluster.quorum.commit(rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000))

@@ -50,7 +50,7 @@ def set_to(log: LogMaker, text: str) -> int:
 
 def test_empty() -> None:
     view = View(ME, max_bytes=BIG)
-    assert (view.applied, view.told, view.repeatable, view.registration) == (-1, -1, None, None)
+    assert (view.applied, view.known_lao, view.repeatable, view.registration) == (-1, -1, None, None)
     assert view.at_least(-1) is view.tip
     assert view.at_least(0) is None
 
@@ -62,7 +62,7 @@ def test_repeatable_is_the_image_at_the_told_lao_and_latest_the_tip() -> None:
     assert view.hear(1, at[1], log.end)
     assert value(view.repeatable) == "1"
     assert value(view.tip) == "4"
-    assert view.told == at[1]
+    assert view.known_lao == at[1]
     assert view.hear(1, at[3], log.end)
     assert value(view.repeatable) == "3"
 
@@ -81,16 +81,16 @@ def test_a_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
 def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
-    told = view.told
+    known_lao = view.known_lao
     for n in range(3):
         log.config(str(n))
     view.hear(1, log.last, log.end)
     assert bool(view.ahead)
     assert repeatable(view) is None
-    assert view.told == told
+    assert view.known_lao == known_lao
     apply(view, log)
     assert not view.ahead
-    assert (view.told, value(view.repeatable)) == (log.last, "2")
+    assert (view.known_lao, value(view.repeatable)) == (log.last, "2")
 
 
 def test_an_answer_of_a_lower_controller_epoch_changes_nothing() -> None:
@@ -99,7 +99,7 @@ def test_an_answer_of_a_lower_controller_epoch_changes_nothing() -> None:
     apply(view, log)
     view.hear(3, 1, 2)
     assert not view.hear(2, log.last, log.end)
-    assert (view.told, view.high_watermark, view.controller_epoch) == (1, 2, 3)
+    assert (view.known_lao, view.high_watermark, view.controller_epoch) == (1, 2, 3)
 
 
 def test_told_never_goes_back() -> None:
@@ -107,7 +107,7 @@ def test_told_never_goes_back() -> None:
     view.hear(1, 2, log.end)
     view.hear(1, 1, log.end)
     view.hear(2, -1, log.end)
-    assert view.told == 2
+    assert view.known_lao == 2
     assert view.repeatable.offset == 2
 
 
@@ -118,14 +118,14 @@ def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
     epoch = log.register(ME)
     apply(view, log)
     view.hear(1, 1, log.end)
-    assert view.told == 1
+    assert view.known_lao == 1
     assert repeatable(view) is None, "not unfenced yet"
     log.epoch = 2
     log.leader(2)
     log.unfence(ME, epoch)
     apply(view, log)
     view.hear(2, -1, log.end)
-    assert view.told == 1, "it is still reported"
+    assert view.known_lao == 1, "it is still reported"
     assert repeatable(view) is None, "told by epoch 1, unfenced by epoch 2"
     view.hear(2, 1, log.end)
     assert view.repeatable.offset == 1
@@ -216,7 +216,7 @@ def test_another_generation_starts_afresh() -> None:
     view, log, _ = member()
     view.hear(5, 2, log.end)
     view.reset(1)
-    assert (view.generation, view.applied, view.told, view.repeatable, view.bytes_kept) == (1, -1, -1, None, 0)
+    assert (view.generation, view.applied, view.known_lao, view.repeatable, view.bytes_kept) == (1, -1, -1, None, 0)
     assert view.controller_epoch == 5
 
 
@@ -271,13 +271,13 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
     """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is what it says."""
     view, log, _ = member(max_bytes)
     view.hear(1, view.applied, log.end)
-    told = view.applied
+    known_lao = view.applied
     number = 0
     for kind, argument in steps:
         if kind == "chunk":
             if view.backpressure:
                 view.hear(1, log.last, log.end)
-                told = log.last
+                known_lao = log.last
             for size in argument:
                 number += 1
                 log.append(
@@ -288,13 +288,13 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
                 )
             apply(view, log)
         else:
-            told = max(told, int(argument * log.last))
-            view.hear(1, told, log.end)
-        assert view.told == told
-        expected = log.image(told)
+            known_lao = max(known_lao, int(argument * log.last))
+            view.hear(1, known_lao, log.end)
+        assert view.known_lao == known_lao
+        expected = log.image(known_lao)
         assert (view.repeatable.offset, view.repeatable.state_hash) == (expected.offset, expected.state_hash)
         assert view.tip.state_hash == log.image(log.last).state_hash
-        for offset in range(told, log.end):
+        for offset in range(known_lao, log.end):
             image = view.at_least(offset)
             assert image.offset >= offset or image is view.repeatable
             assert image.state_hash == log.image(image.offset).state_hash
@@ -327,9 +327,9 @@ def test_a_snapshot_at_or_below_what_is_applied_is_refused(back: int) -> None:
         log.config(str(n))
     apply(view, log)
     view.hear(1, view.applied, log.end)
-    before = (view.tip, view.told, view.repeatable, view.bytes_kept)
+    before = (view.tip, view.known_lao, view.repeatable, view.bytes_kept)
     assert not view.install(log.image(view.applied - back))
-    assert (view.tip, view.told, view.repeatable, view.bytes_kept) == before
+    assert (view.tip, view.known_lao, view.repeatable, view.bytes_kept) == before
 
 
 def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> None:
@@ -337,16 +337,16 @@ def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> Non
     at = [set_to(log, str(n)) for n in range(6)]
     apply(view, log, until=at[1] + 1)
     view.hear(1, at[1], log.end)
-    assert (view.told, value(view.repeatable)) == (at[1], "1")
+    assert (view.known_lao, value(view.repeatable)) == (at[1], "1")
     assert view.install(log.image(at[4]))
-    assert view.told == at[1]
+    assert view.known_lao == at[1]
     assert repeatable(view) is None, "the image at LAO is gone, and a newer one is not what was acknowledged"
     view.hear(1, at[2], log.end)
-    assert (view.told, view.repeatable) == (at[2], None)
+    assert (view.known_lao, view.repeatable) == (at[2], None)
     view.hear(1, at[1], log.end)
-    assert view.told == at[2]
+    assert view.known_lao == at[2]
     view.hear(1, at[4], log.end)
-    assert (view.told, value(view.repeatable)) == (at[4], "4")
+    assert (view.known_lao, value(view.repeatable)) == (at[4], "4")
 
 
 def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
@@ -355,7 +355,7 @@ def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
     view.hear(1, at[3], log.end)
     assert view.ahead
     assert view.install(log.image(at[3]))
-    assert (view.ahead, view.told, value(view.repeatable)) == (False, at[3], "3")
+    assert (view.ahead, view.known_lao, value(view.repeatable)) == (False, at[3], "3")
 
 
 def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:

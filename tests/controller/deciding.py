@@ -230,7 +230,7 @@ class Cell:
             [state.read_leases.ends_at(broker_id) for broker_id in brokers],
             [state.read_leases.is_withheld(broker_id, self.now) for broker_id in brokers],
             [(broker_id, sessions.last_contact(broker_id)) for broker_id in brokers],
-            [(self.lao.applied_of(broker_id), self.lao.told_of(broker_id)) for broker_id in brokers],
+            [(self.lao.applied_of(broker_id), self.lao.known_lao_of(broker_id)) for broker_id in brokers],
             self.lao.lao,
             self.pending.offset,
             self.pending.state_hash & HASH_MASK,

@@ -34,7 +34,7 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert body.brokers[3].endpoint == "host-4:9004"
     assert body.brokers[3].applied_offset == -1
     assert body.brokers[1].applied_offset == cell.lao.applied_of(2) >= 0
-    assert body.brokers[1].told_lowest_acknowledged_offset == cell.lao.told_of(2) >= 0
+    assert body.brokers[1].told_lowest_acknowledged_offset == cell.lao.known_lao_of(2) >= 0
     assert body.lowest_acknowledged_offset == cell.lao.lao
     assert body.high_watermark == cell.pending.offset + 1
     assert list(body.held_back_by) == [1]

@@ -170,7 +170,7 @@ def test_lao_is_unknown_meanwhile_and_says_because_of_whom() -> None:
     before = cell.lao.lao
     assert before > 0
     cell.send(OFF)
-    assert (cell.lao.lao, cell.lao.min_told) == (-1, -1)
+    assert (cell.lao.lao, cell.lao.min_known_lao) == (-1, -1)
     assert cell.lao.unknown_reason == f"{HEARTBEATS} is 0: brokers [1, 2] do not heartbeat"
     cell.send(ON)
     assert cell.lao.lao == before, "those who were vouched for still are"

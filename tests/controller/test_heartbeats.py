@@ -109,8 +109,8 @@ def test_a_broker_stays_fenced_until_lao_would_not_go_back() -> None:
     assert cell.broker(2).fenced
     # Told less than what a writer may have been answered "visible" for.
     cell.beat(1)
-    assert cell.lao.min_told > 0
-    assert cell.beat(2, told_lowest_acknowledged_offset=cell.lao.min_told - 1).is_fenced
+    assert cell.lao.min_known_lao > 0
+    assert cell.beat(2, told_lowest_acknowledged_offset=cell.lao.min_known_lao - 1).is_fenced
     assert not cell.beat(2).is_fenced
 
 

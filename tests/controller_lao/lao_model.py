@@ -67,7 +67,7 @@ class Report(NamedTuple):
     broker_epoch: int
     controller_epoch: int
     applied: int
-    told: int
+    known_lao: int
 
 
 class Answer(NamedTuple):
@@ -86,7 +86,7 @@ class ModelBroker:
         self.alive = True
         self.seen = 0
         self.applied = -1
-        self.told = -1
+        self.known_lao = -1
         self.told_by = 0
         self.standings: dict[int, Standing] = {}
 
@@ -98,12 +98,12 @@ class ModelBroker:
         while self.applied + 1 < min(end, answer.high_watermark):
             self.applied += 1
             stand(self.standings, log[self.applied])
-        if answer.lao >= self.told and answer.lao >= 0:
-            self.told, self.told_by = answer.lao, answer.controller_epoch
+        if answer.lao >= self.known_lao and answer.lao >= 0:
+            self.known_lao, self.told_by = answer.lao, answer.controller_epoch
         return True
 
     def report(self) -> Report:
-        return Report(self.broker_id, self.epoch, self.seen, self.applied, self.told)
+        return Report(self.broker_id, self.epoch, self.seen, self.applied, self.known_lao)
 
     def serves(self) -> bool:
         """Unfenced by its own applied image and epoch; whoever is told more than it has applied is not counted."""
@@ -113,12 +113,12 @@ class ModelBroker:
             and mine is not None
             and mine.epoch == self.epoch
             and not mine.fenced
-            and self.told <= self.applied
+            and self.known_lao <= self.applied
         )
 
     def repeatable(self) -> int:
         """The offset that a plain repeatable read is answered from; -1: the error that LAO is not known."""
-        return self.told if self.told_by >= self.standings[self.broker_id].unfenced_by else -1
+        return self.known_lao if self.told_by >= self.standings[self.broker_id].unfenced_by else -1
 
 
 @dataclass(eq=False)
@@ -200,7 +200,7 @@ class World:
         unfenced = sorted(broker_id for broker_id in standings if not standings[broker_id].fenced)
         require(list(tracker.members) == unfenced, f"members are {tracker.members}, unfenced {unfenced}")
         if unfenced:
-            require(tracker.lao == tracker.min_told == last, f"LAO stays at {tracker.lao}, committed is {last}")
+            require(tracker.lao == tracker.min_known_lao == last, f"LAO stays at {tracker.lao}, committed is {last}")
             require(not tracker.held_back_by() and not tracker.unknown_reason, "LAO is held back by nobody")
         for broker in present:
             require(tracker.may_join(broker.broker_id), f"broker {broker.broker_id} may never join")
@@ -399,7 +399,7 @@ class World:
             if controller.announced >= 0:
                 require(controller.announced >= highest, f"epoch {epoch} says LAO {lao}, an earlier one {highest}")
                 highest = controller.announced
-            self.visible = max(self.visible, min(controller.tracker.min_told, high_watermark - 1))
+            self.visible = max(self.visible, min(controller.tracker.min_known_lao, high_watermark - 1))
         for broker_id, standing in self.standings.items():
             if standing.fenced:
                 continue

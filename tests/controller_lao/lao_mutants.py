@@ -11,7 +11,7 @@ def drop(tracker: LaoTracker, broker: _Registration) -> None:
     """End a membership at once."""
     broker.member, broker.leaves_at = False, -1
     tracker._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-    tracker._by_told.remove((broker.told, broker.broker_id, broker.epoch))
+    tracker._by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
 
 
 class IgnoresTail(LaoTracker):
@@ -64,8 +64,8 @@ class UnfencesWhenCommitted(LaoTracker):
 
 
 class NeverParks(LaoTracker):
-    def _park(self, broker: _Registration, applied: int, told: int) -> None:
-        self._count(broker, applied, told)
+    def _park(self, broker: _Registration, applied: int, known_lao: int) -> None:
+        self._count(broker, applied, known_lao)
         self._advance()
 
 
@@ -79,26 +79,26 @@ class FollowersHighWatermarkCounts(LaoTracker):
 
 
 class TakesReportsOfOlderEpochs(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
-        super().report(broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, told)
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
+        super().report(broker_id, broker_epoch, max(controller_epoch, self.epoch), applied, known_lao)
 
 
 class DeposedTakesNewerReports(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
-        super().report(broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, told)
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
+        super().report(broker_id, broker_epoch, min(controller_epoch, self.epoch), applied, known_lao)
 
 
 class TakesReportsOfOtherBrokerEpochs(LaoTracker):
-    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, told: int) -> None:
+    def report(self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int) -> None:
         broker = self._current.get(broker_id)
-        super().report(broker_id, broker.epoch if broker else -1, controller_epoch, applied, told)
+        super().report(broker_id, broker.epoch if broker else -1, controller_epoch, applied, known_lao)
 
 
 class KnowsBeforeAllReported(LaoTracker):
     def _advance(self) -> None:
         heard = [key[0] for key in self._by_applied if key[0] >= 0]
         self._floor = max(self._floor, min(heard, default=-1))
-        self._told_floor = max(self._told_floor, self.min_told)
+        self._known_lao_floor = max(self._known_lao_floor, self.min_known_lao)
 
     @property
     def lao(self) -> int:
@@ -108,12 +108,12 @@ class KnowsBeforeAllReported(LaoTracker):
 class FallsWithItsMembers(LaoTracker):
     """LAO is the minimum of the last reports, whatever was said before."""
 
-    def _count(self, broker: _Registration, applied: int, told: int) -> None:
+    def _count(self, broker: _Registration, applied: int, known_lao: int) -> None:
         if applied < broker.applied and broker.member:
             self._by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
             self._by_applied.add((applied, broker.broker_id, broker.epoch))
             broker.applied = applied
-        super()._count(broker, applied, told)
+        super()._count(broker, applied, known_lao)
 
     def _advance(self) -> None:
         super()._advance()
@@ -146,7 +146,7 @@ class JoinsBelowLao(LaoTracker):
         return (
             broker is not None
             and broker.applied >= self.epoch_start_offset
-            and (self._floor < 0 or broker.told >= (self._told_floor if self._by_told else self._floor))
+            and (self._floor < 0 or broker.known_lao >= (self._known_lao_floor if self._by_known_lao else self._floor))
         )
 
 
@@ -184,7 +184,7 @@ class ReadsFromOldTold(ModelBroker):
     """A told LAO stays good whoever unfences the broker."""
 
     def repeatable(self) -> int:
-        return self.told
+        return self.known_lao
 
 
 TRACKERS: list[type[LaoTracker]] = [

@@ -52,9 +52,9 @@ def three(*unfenced: int) -> Image:
     return fold([register(b, b - 1, fenced=b not in unfenced) for b in (A, B, C)])
 
 
-def said(tracker: LaoTracker, broker_id: int, applied: int, told: int = -1, *, epoch: int | None = None) -> None:
+def said(tracker: LaoTracker, broker_id: int, applied: int, known_lao: int = -1, *, epoch: int | None = None) -> None:
     """A report of broker A, B or C as registered by ``three``, under the tracker's epoch unless told otherwise."""
-    tracker.report(broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, told)
+    tracker.report(broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, known_lao)
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
@@ -89,10 +89,10 @@ def test_reports_of_another_controller_epoch_do_not_count() -> None:
 def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
     """After a failover correct reports are ahead of the new high watermark."""
     tracker = claim(three(A), [NO_OP] * 4)
-    said(tracker, A, 5, told=4)
-    assert (tracker.lao, tracker.applied_of(A), tracker.told_of(A)) == (-1, -1, -1)
+    said(tracker, A, 5, known_lao=4)
+    assert (tracker.lao, tracker.applied_of(A), tracker.known_lao_of(A)) == (-1, -1, -1)
     tracker.committed(8)
-    assert (tracker.lao, tracker.min_told) == (5, 4)
+    assert (tracker.lao, tracker.min_known_lao) == (5, 4)
     tracker.proposed([NO_OP] * 2, 8)
     said(tracker, A, 8)
     assert tracker.lao == 5
@@ -107,12 +107,12 @@ def test_a_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> No
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
-    said(tracker, A, offset if field == "applied" else 3, told=offset if field == "told" else -1)
-    assert (tracker.lao, tracker.applied_of(A), tracker.told_of(A)) == (3, 3, -1)
+    said(tracker, A, offset if field == "applied" else 3, known_lao=offset if field == "told" else -1)
+    assert (tracker.lao, tracker.applied_of(A), tracker.known_lao_of(A)) == (3, 3, -1)
     tracker.proposed([NO_OP] * 2, 4)
-    said(tracker, A, 4, told=3)
+    said(tracker, A, 4, known_lao=3)
     tracker.committed(5)
-    assert (tracker.lao, tracker.min_told) == (4, 3)
+    assert (tracker.lao, tracker.min_known_lao) == (4, 3)
 
 
 def test_a_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:
@@ -160,9 +160,9 @@ def test_reports_are_monotone_for_one_broker_epoch() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
-    said(tracker, A, 7, told=6)
-    said(tracker, A, 5, told=3)
-    assert (tracker.lao, tracker.min_told) == (7, 6)
+    said(tracker, A, 7, known_lao=6)
+    said(tracker, A, 5, known_lao=3)
+    assert (tracker.lao, tracker.min_known_lao) == (7, 6)
 
 
 def test_reports_count_for_the_registered_broker_epoch_only() -> None:
@@ -173,7 +173,7 @@ def test_reports_count_for_the_registered_broker_epoch_only() -> None:
     tracker.report(A, 0, 2, 4, -1)
     assert tracker.applied_of(A) == -1
     tracker.report(A, 4, 2, 4, 3)
-    assert (tracker.applied_of(A), tracker.told_of(A)) == (4, 3)
+    assert (tracker.applied_of(A), tracker.known_lao_of(A)) == (4, 3)
 
 
 # --- who counts -------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_lao_stands_still_without_members() -> None:
     tracker.committed(10)
     assert tracker.members == []
     assert tracker.lao == 3
-    assert (tracker.min_told, tracker.held_back_by()) == (-1, [])
+    assert (tracker.min_known_lao, tracker.held_back_by()) == (-1, [])
 
 
 def test_lao_is_unknown_without_members_from_the_start() -> None:
@@ -362,10 +362,10 @@ def test_joining_needs_to_have_been_told_what_the_members_were() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
-    said(tracker, A, 9, told=5)
-    said(tracker, B, 9, told=4)
+    said(tracker, A, 9, known_lao=5)
+    said(tracker, B, 9, known_lao=4)
     assert not tracker.may_join(B)
-    said(tracker, B, 9, told=5)
+    said(tracker, B, 9, known_lao=5)
     assert tracker.may_join(B)
 
 
@@ -373,10 +373,10 @@ def test_a_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know()
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
-    said(tracker, A, 9, told=5)
+    said(tracker, A, 9, known_lao=5)
     tracker.proposed([register(C, 10, fenced=False, version=0)], 10)
-    assert tracker.min_told == -1
-    said(tracker, B, 9, told=3)
+    assert tracker.min_known_lao == -1
+    said(tracker, B, 9, known_lao=3)
     assert not tracker.may_join(B)
 
 
@@ -387,9 +387,9 @@ def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
     tracker.committed(4)
     said(tracker, A, 3)
     tracker.committed(10)
-    said(tracker, B, 9, told=2)
+    said(tracker, B, 9, known_lao=2)
     assert not tracker.may_join(B)
-    said(tracker, B, 9, told=3)
+    said(tracker, B, 9, known_lao=3)
     assert tracker.may_join(B)
 
 
@@ -401,13 +401,13 @@ def test_the_first_of_an_empty_set_binds_the_next() -> None:
     tracker.committed(4)
     said(tracker, C, 3)
     tracker.committed(10)
-    said(tracker, A, 9, told=5)
-    said(tracker, B, 9, told=3)
+    said(tracker, A, 9, known_lao=5)
+    said(tracker, B, 9, known_lao=3)
     assert tracker.may_join(B)
     tracker.proposed([change(A, 0, fenced=False)], 10)
-    assert tracker.min_told == 5
+    assert tracker.min_known_lao == 5
     assert not tracker.may_join(B)
-    said(tracker, B, 9, told=5)
+    said(tracker, B, 9, known_lao=5)
     assert tracker.may_join(B)
 
 
@@ -426,15 +426,15 @@ def test_writers_learn_whom_they_wait_for() -> None:
     tracker = claim(three(A, B, C))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
-    said(tracker, C, 5, told=4)
-    said(tracker, A, 9, told=5)
+    said(tracker, C, 5, known_lao=4)
+    said(tracker, A, 9, known_lao=5)
     assert tracker.held_back_by() == [B]
-    said(tracker, B, 5, told=5)
+    said(tracker, B, 5, known_lao=5)
     assert tracker.held_back_by() == [B, C]
     assert tracker.waiting_for_applied(5) == []
     assert tracker.waiting_for_applied(6) == [B, C]
-    assert tracker.waiting_for_told(5) == [C]
-    assert tracker.waiting_for_told(6) == [A, B, C]
+    assert tracker.waiting_for_known_lao(5) == [C]
+    assert tracker.waiting_for_known_lao(6) == [A, B, C]
     assert list(tracker.applied_offsets()) == [(A, 0, 9), (B, 1, 5), (C, 2, 5)]
     for broker in (B, C):
         said(tracker, broker, 9)
@@ -443,7 +443,7 @@ def test_writers_learn_whom_they_wait_for() -> None:
 
 def test_at_most_a_hundred_brokers_are_named() -> None:
     tracker = claim(fold([register(b, b, fenced=False) for b in range(250)]))
-    assert tracker.waiting_for_applied(0) == tracker.waiting_for_told(0) == list(range(100))
+    assert tracker.waiting_for_applied(0) == tracker.waiting_for_known_lao(0) == list(range(100))
 
 
 def test_a_batch_left_out_is_refused() -> None:

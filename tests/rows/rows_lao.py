@@ -46,7 +46,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "while queue and queue[0].offset <= reached:",
            "while queue and (queue is self._acknowledged or queue[0].offset <= reached):", _PARKING),
     breaks("LAO-8", "Visible as soon as acknowledged", "controller.service.parking:Parking.visibility",
-           "(self._visible, min_told)", "(self._visible, lowest_acknowledged_offset)", _PARKING),
+           "(self._visible, min_known_lao)", "(self._visible, lowest_acknowledged_offset)", _PARKING),
     breaks("LAO-9", "Connections are not closed", "broker.service.requests:RequestServer._renegotiate",
            "self._loop.call_later(self._request_timeout_ms / 1000, self._close_links, told)", "pass", _SERVICE),
     breaks("LAO-9", "Clients stay on the old connection", "raftlog.client.broker_client:BrokerClient._noticed",

@@ -25,7 +25,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 endpoint=broker.endpoint,
                 rack=broker.rack,
                 applied_offset=lao.applied_of(broker.id),
-                told_lowest_acknowledged_offset=lao.told_of(broker.id),
+                told_lowest_acknowledged_offset=lao.known_lao_of(broker.id),
                 last_contact_age_ms=_contact_age_ms(state, broker.id, now),
                 reason=broker.reason,
                 leader_count=leaders[broker.id],
