@@ -231,7 +231,10 @@ class BrokerIds(Checker):
                 raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
             self._taken_by_newcomer(broker_id, now)
             return True
-        if newest < 0 or self._gone_s(wanted, now) > self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK:
+        # Who lived on while this one asked was no past of its own, and may be heard of after its death.
+        ended = max(since.get(wanted, -math.inf) for since in (self._died, self._away_since))
+        late_s = self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK
+        if newest < 0 or (self._gone_s(wanted, now) > late_s and ended <= self._asked_at.get(host, now)):
             raise CheckFailedError(
                 f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs under that"
             )

@@ -331,6 +331,20 @@ REGRESSIONS = [
         ' 0.6056563002127209, "raise_features": 0.596416628282763, "whole_roll": 0.177}}',
         id="a checker waited for the session of a broker that an operator had unregistered before its id was missing",
     ),
+    pytest.param(
+        1795392972451,
+        '{"clients": 1, "topics_share": 0.3, "asks_share": 0.9, "admin_per_s": 3.0, "unclean": true,'
+        ' "unclean_topics": true, "balance_interval_s": 5, "value_bytes": 20000, "shared_keys": 1,'
+        ' "numbered_share": 1.0, "safety_s": 9.0, "disk_max_ms": 10.0, "session_timeout_ms": 1500, "drift":'
+        ' 0.01, "snapshot_bytes": 1000, "retention_bytes": 5000, "recovery": true, "data_per_s": 8.0,'
+        ' "replica_lag_ms": 500, "strict_share": 0.7, "lag_max_ms": 1500, "adopt_after_ms": 1000,'
+        ' "reserve_bytes": 20000, "work_us": 50.0, "faults": {"kill_all_controllers": 10.6, "clock_jump":'
+        ' 3.84, "resign": 4.89, "bridge": 6.38, "clog": 4.25, "link_broken": 0.00685, "message_late":'
+        ' 0.00117, "heartbeats_lost": 2.93, "burst": 4.58, "conversation_cut": 4.57, "broker_disk_hang": 2.2,'
+        ' "kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0, "newcomer":'
+        ' 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}}',
+        id="a checker wanted an id given by hand whose broker lived on while the newcomer asked, and was heard of after its death",
+    ),
 ]
 
 
