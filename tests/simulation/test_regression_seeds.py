@@ -345,6 +345,17 @@ REGRESSIONS = [
         ' 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}}',
         id="a checker wanted an id given by hand whose broker lived on while the newcomer asked, and was heard of after its death",
     ),
+    pytest.param(
+        1795392972549,
+        '{"voters": 5, "clients": 3, "reads_per_s": 0.0, "asks_share": 0.9, "unclean": true, "value_bytes":'
+        ' 20000, "shared_keys": 2, "timeout_s": 0.3, "safety_s": 7.064163207139517, "disk_max_ms": 20.0,'
+        ' "election_timeout_ms": 200, "fetch_timeout_ms": 200, "session_timeout_ms": 1500, "snapshot_bytes":'
+        ' 50000, "retention_bytes": 1, "snapshot_part_bytes": 100, "recovery": true, "data_per_s": 20.0,'
+        ' "replica_lag_ms": 500, "strict_share": 0.3, "round_robin": true, "lag_max_ms": 1500,'
+        ' "reserve_bytes": 100000, "faults": {"thought_dead": 1.4932757359185747, "all_disks_low":'
+        ' 7.3885252099086856, "controllers_away": 0.46251726986983777, "snapshot_cut": 2.04}}',
+        id="a reply with a part of a snapshot waited for a vote, and the snapshot was dropped meanwhile",
+    ),
 ]
 
 
