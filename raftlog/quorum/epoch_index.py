@@ -12,13 +12,10 @@ class EpochIndex:
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self.last_epoch = 0
+        """The epoch of the last record; 0, which never has a leader, if there is none. Read in each step: no property."""
         for epoch, start in entries:
             self.append(epoch, start)
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last record; 0, which never has a leader, if there is none."""
-        return self._epochs[-1] if self._epochs else 0
 
     @property
     def last_start(self) -> int:
@@ -39,12 +36,14 @@ class EpochIndex:
                 raise ValueError(f"epoch {epoch} at {start} after epoch {self._epochs[-1]} at {self._starts[-1]}")
         self._epochs.append(epoch)
         self._starts.append(start)
+        self.last_epoch = epoch
 
     def truncate(self, end_offset: int) -> None:
         """Forget epochs that begin at or above ``end_offset``."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
+        self._cut()
 
     def drop_before(self, offset: int, log_end: int) -> None:
         """The log below ``offset`` was dropped."""
@@ -52,6 +51,10 @@ class EpochIndex:
         del self._starts[:keep_from], self._epochs[:keep_from]
         if self._starts:
             self._starts[0] = max(offset, self._starts[0])
+        self._cut()
+
+    def _cut(self) -> None:
+        self.last_epoch = self._epochs[-1] if self._epochs else 0
 
     def end_offset_for_epoch(
         self, epoch: int, *, log_start: int, log_end: int, start_epoch: int = 0

@@ -18,17 +18,53 @@ if TYPE_CHECKING:
 
 
 class Invariants:
-    """Remembers what must not go back."""
+    """Remembers what must not go back, and what was looked at when it last differed."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._vote = node.vote
         self._leader_confirmed = node.leader_confirmed
         self._high_watermark = node.high_watermark
+        self._standing: tuple[object, ...] = ()
+        self._least_end = 0
+        """The log never ends below this as long as the standing is the same."""
 
     def check_constant(self) -> None:
-        """Raises InvariantError naming the first rule that is broken. O(1)."""
-        self._check_log_ends()
+        """Raises InvariantError naming the first rule that is broken. O(1).
+
+        Most steps move nothing but the ends of the log; what the other rules are about is compared, and looked at if it differs.
+        """
+        node, log, high_watermark = self._node, self._node.log, self._node.high_watermark
+        if not 0 <= log.start <= log.flushed_end <= log.end:
+            raise InvariantError("log start <= flushed end <= log end")
+        if not log.start <= high_watermark <= log.end and high_watermark != -1:
+            raise InvariantError("log start <= HW <= log end")
+        if high_watermark < self._high_watermark:
+            raise InvariantError("the high watermark never goes down")
+        standing = (
+            node.vote,
+            node.leader_confirmed,
+            node.durable_vote,
+            node.role,
+            node.leader_id,
+            node.voters,
+            node.history.voters,
+            node.history.record_offset,
+            node.is_voter,
+            node.takes_part,
+            node.installing,
+            log.start,
+            log.epochs.last_epoch,
+            log.start_epoch,
+            log.snapshots,
+        )
+        if standing != self._standing or log.end < self._least_end:
+            self._check_standing()
+            self._standing = standing
+        self._high_watermark = high_watermark
+
+    def _check_standing(self) -> None:
+        self._check_log()
         self._check_vote()
         self._check_role()
         node = self._node
@@ -36,19 +72,18 @@ class Invariants:
         _require(node.history.record_offset < node.log.end, "no voter set is of a record that is not in the log")
         _require(node.takes_part or not node.is_voter, "every voter takes part")
         self._vote, self._leader_confirmed = node.vote, node.leader_confirmed
-        self._high_watermark = node.high_watermark
+        led_from = node.role.start_offset if isinstance(node.role, Leader) else 0
+        self._least_end = max(led_from, node.history.record_offset + 1)
 
     def check(self) -> None:
         """All of it. Raises InvariantError."""
         self._check_lists()
+        self._standing = ()
         self.check_constant()
         self._check_progress()
 
-    def _check_log_ends(self) -> None:
+    def _check_log(self) -> None:
         log, high_watermark = self._node.log, self._node.high_watermark
-        _require(0 <= log.start <= log.flushed_end <= log.end, "log start <= flushed end <= log end")
-        _require(high_watermark == -1 or log.start <= high_watermark <= log.end, "log start <= HW <= log end")
-        _require(high_watermark >= self._high_watermark, "the high watermark never goes down")
         newest = log.snapshots[-1].end_offset if log.snapshots else 0
         _require(log.start <= newest <= max(0, high_watermark), "log start <= newest snapshot <= HW")
         _require(log.last_epoch <= self._node.epoch, "no record is of a higher epoch than the node")
