@@ -8,10 +8,9 @@ nothing, and arms it again.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
-NEVER = math.inf
+from raftlog.deadline import NEVER
 
 
 class DeadlineTimer:

@@ -6,7 +6,8 @@ import asyncio
 
 from simulated import simulated
 
-from raftlog.deadline_timer import NEVER, DeadlineTimer
+from raftlog.deadline import NEVER
+from raftlog.deadline_timer import DeadlineTimer
 
 
 class Alarm:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-NEVER = float("inf")
+from raftlog.deadline import NEVER
+
 _COMPACT_ABOVE = 64
 
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 import structlog
 
 from broker.registration.identity import Ask, IdSeeker
-from broker.registration.lifecycle import NEVER, Exit
+from broker.registration.lifecycle import Exit
 from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.deadline import NEVER
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import Process
 from raftlog.transport.api import ServerTransport

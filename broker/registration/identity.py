@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from broker.registration.lifecycle import HOPELESS, NEVER, Exit
+from broker.registration.lifecycle import HOPELESS, Exit
+from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.transport.api import TransportLimits

@@ -42,7 +42,6 @@ INLINE_APPENDS_MAX = 4
 """A flush of more writes than this is not done on the loop: others wait already."""
 FETCH_MAX_BYTES = 32 << 20
 """Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one message."""
-NEVER = float("inf")
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
 

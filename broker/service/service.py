@@ -19,7 +19,7 @@ from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
 from broker.partition.events import StandingChanged
 from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
-from broker.registration.lifecycle import NEVER, Exit, Lifecycle
+from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.api_versions import ApiVersions
@@ -27,6 +27,7 @@ from broker.service.requests import Pending, RequestServer
 from broker.service.wiring import make_data_plane
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
+from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.entities import Process, format_hash
 from raftlog.metadata.image import Image

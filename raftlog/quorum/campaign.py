@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
 from raftlog.quorum.events import ResponseReceived
-from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.role import Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

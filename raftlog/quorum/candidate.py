@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
 from raftlog.quorum.campaign import Campaign
-from raftlog.quorum.node_state import NEVER
 
 if TYPE_CHECKING:
     from raftlog.quorum.node import Node

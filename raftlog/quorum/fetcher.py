@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from raftlog.deadline import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.quorum.admission import MAX_OFFSET, Refusal
 from raftlog.quorum.events import Append, Flush, LogSpan, SendFetch, SendFetchSnapshot, Truncate
-from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.snapshot_fetcher import SnapshotFetcher
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import SnapshotId

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.quorum import membership
 from raftlog.quorum.events import (
@@ -20,7 +21,6 @@ from raftlog.quorum.events import (
     RoundConfirmed,
     RoundStarted,
 )
-from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.progress import Progress, ReplicaProgress
 from raftlog.quorum.role import Role
 from raftlog.quorum.rounds import Rounds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -328,7 +327,3 @@ class NodeState:
         """Back to the ordinary timers."""
         self.hurry = False
         self.lost_leader = -1
-
-
-NEVER = math.inf
-"""The deadline of a timer that does not run."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
-from raftlog.quorum.node_state import NEVER
 from raftlog.quorum.role import Role
 
 if TYPE_CHECKING:

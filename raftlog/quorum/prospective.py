@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
 from raftlog.quorum.campaign import Campaign
-from raftlog.quorum.node_state import MIN_BACKOFF_S, NEVER
+from raftlog.quorum.node_state import MIN_BACKOFF_S
 
 if TYPE_CHECKING:
     from raftlog.quorum.node import Node

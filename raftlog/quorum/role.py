@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from raftlog.deadline import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.quorum.events import LogSpan, ReplyFetch, ResponseReceived
-from raftlog.quorum.node_state import NEVER
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:

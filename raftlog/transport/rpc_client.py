@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from raftlog.deadline import NEVER
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
 DEADLINE_GRAIN_S = 0.01
 """Expired calls are looked for at most this often, so many deadlines close together share one pass over the calls."""
-
-_NEVER = float("inf")
 
 
 class RpcClient:
@@ -204,8 +203,8 @@ class RpcClient:
             self.close()
             return
         earliest = min(
-            min((call[1] for call in self._sent.values()), default=_NEVER),
-            min((call[1] for call in self._waiting.values()), default=_NEVER),
+            min((call[1] for call in self._sent.values()), default=NEVER),
+            min((call[1] for call in self._waiting.values()), default=NEVER),
         )
-        if earliest != _NEVER:
+        if earliest != NEVER:
             self._timer.arm(max(earliest, now + DEADLINE_GRAIN_S))

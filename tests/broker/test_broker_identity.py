@@ -11,8 +11,9 @@ import pytest
 from broker.registration.directory import open_directory
 from broker.registration.id_requests import seek_id
 from broker.registration.identity import Ask, Given, IdSeeker, known_id
-from broker.registration.lifecycle import NEVER, Exit
+from broker.registration.lifecycle import Exit
 from broker.settings import BrokerSettings, LifecycleSettings
+from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NO_NODE_ID, NodeIdentity

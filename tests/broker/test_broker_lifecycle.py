@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from broker_log import LogMaker
 
-from broker.registration.lifecycle import NEVER, UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register, State
+from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register, State
 from broker.settings import LifecycleSettings
+from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 
 ME = 7
