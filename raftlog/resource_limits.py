@@ -43,6 +43,8 @@ RETRY_AFTER_MS: Final = 100
 TURN_MAX_MS: Final = 5.0
 """What a turn of the loop spends on one kind of work."""
 
+TURN_MAX_S: Final = TURN_MAX_MS / 1000
+
 CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20
 CONTROLLER_MAX_WAITING_REQUESTS: Final = 65_536
 CONTROLLER_MAX_WAITING_BYTES: Final = 256 << 20

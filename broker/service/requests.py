@@ -25,7 +25,7 @@ from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
-from raftlog.resource_limits import TURN_MAX_MS
+from raftlog.resource_limits import TURN_MAX_S
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -123,7 +123,7 @@ class RequestServer:
         while found := self._gate.release(self._loop.time(), limit=1):
             self._answer(*found[0])
             took_s = self._stopwatch() - begun
-            if took_s >= TURN_MAX_MS / 1000:
+            if took_s >= TURN_MAX_S:
                 # As long for everybody else.
                 self._release_due = True
                 self._loop.call_later(took_s, self._release)

@@ -21,7 +21,7 @@ from raftlog.resource_limits import (
     OBSERVER_ANSWER_MAX_BYTES,
     OBSERVERS_MAX_STRANGERS,
     OBSERVERS_TURN_MAX_BYTES,
-    TURN_MAX_MS,
+    TURN_MAX_S,
 )
 from raftlog.shares import Shares
 from raftlog.storage.api import SnapshotId
@@ -31,7 +31,6 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 MAX_WAIT_MS = 5_000
-MAX_TURN_S = TURN_MAX_MS / 1000
 ANSWER_BYTES = 256
 """What an answer without records counts for: many small ones are work, too."""
 
@@ -250,7 +249,7 @@ class Observers:
         begun = self._stopwatch()
         spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
         looked = 0
-        while spent_s < MAX_TURN_S and left_bytes > 0:
+        while spent_s < TURN_MAX_S and left_bytes > 0:
             session = self._next()
             if session is None:
                 break

@@ -17,8 +17,6 @@ from controller.service.parking import Parked
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 
-LONG_TURN_S = limits.TURN_MAX_MS / 1000
-
 
 class Node(Protocol):
     """What refusals need from the node."""
@@ -63,7 +61,7 @@ class Refusals:
         for _ in range(limits.CONTROLLER_TURN_MAX_REFUSALS):
             if not next(refusals, False):
                 return
-            if self._stopwatch() - begun >= LONG_TURN_S:
+            if self._stopwatch() - begun >= limits.TURN_MAX_S:
                 break
         self._due = True
         self._node.soon(self._stopwatch() - begun, self._next_turn)

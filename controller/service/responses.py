@@ -1,4 +1,4 @@
-"""What is said to whoever waits: refusals, unknown outcomes, and writes that are committed but not yet as visible as asked."""
+"""What is said to clients that wait: refusals, unknown outcomes, and writes that are committed but not yet as visible as asked."""
 
 from __future__ import annotations
 

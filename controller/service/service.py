@@ -110,7 +110,6 @@ class ControllerService:
         self._store = store
         self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
         self.turns = Turns(self, self.replica, self._intake, self._answers, self._stopwatch)
-        self._closed = False
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""
 
@@ -152,7 +151,7 @@ class ControllerService:
         over = self._loop.create_future()
 
         def look() -> None:
-            if self._closed or self._farewell.is_over(self._loop.time()):
+            if self._answers.closed or self._farewell.is_over(self._loop.time()):
                 over.set_result(None)
             else:
                 self._loop.call_later(POLL_S, look)
@@ -162,7 +161,7 @@ class ControllerService:
 
     def close(self) -> None:
         """Stop for good."""
-        self._closed = self._answers.closed = True
+        self._answers.closed = True
         for handle in (self._tick_handle, self._fold_handle):
             if handle is not None:
                 handle.cancel()
@@ -265,7 +264,7 @@ class ControllerService:
         self._directory.leader_id, self._directory.leader_epoch = self.quorum.node_id, epoch
         self.successor.clear()
         self.leadership = Leadership(epoch, epoch_start_offset, self._committed.image, self._answers.send)
-        self._schedule_turn()
+        self.wake()
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
         """Drop the pending image, and answer every waiting request."""
@@ -278,7 +277,7 @@ class ControllerService:
         if not self.hand_over.holds(self._loop.time()):
             self.refuse_waiting()
         self._observers.refuse_all()
-        self._schedule_turn()
+        self.wake()
 
     def refuse_waiting(self) -> None:
         """Refuse every request that waits in the intake of a node that does not lead: none of them was started."""
@@ -292,19 +291,15 @@ class ControllerService:
             self._loop.call_soon(self._unless_closed, callback)
 
     def _unless_closed(self, callback: Callable[[], None]) -> None:
-        if not self._closed:
+        if not self._answers.closed:
             callback()
-
-    def wake(self) -> None:
-        """Schedule a turn."""
-        self._schedule_turn()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
         """Load a snapshot, one slice in each turn. Until that is done, the node folds nothing and does not claim."""
         if snapshot_id.end_offset > self._committed.offset + 1:
             self._load = SnapshotLoad(self.replica, snapshot_id)
             self.snapshots.installed(self._loop.time())
-            self._schedule_turn()
+            self.wake()
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
         """Another voter set is in force."""
@@ -315,7 +310,7 @@ class ControllerService:
         if self.leadership is not None:
             self.leadership.parking.round_confirmed(number)
             if self._intake:
-                self._schedule_turn()
+                self.wake()
 
     def failed(self, error: FatalError) -> None:
         """Stop this node, because its replica has stopped. Waiting requests get no answer."""
@@ -328,10 +323,10 @@ class ControllerService:
         leadership = self.leadership
         if leadership is None:
             # No answer depends on a standby's image: fold it once the acknowledgement is on its way, for several commits at once.
-            if self._fold_handle is None and not self._closed:
+            if self._fold_handle is None and not self._answers.closed:
                 self._fold_handle = self._loop.call_later(STANDBY_FOLD_S, self._fold_standby)
         elif leadership.active is None:
-            self._schedule_turn()
+            self.wake()
         else:
             leadership.parking.committed(high_watermark)
             if not self._commit_due:
@@ -340,13 +335,13 @@ class ControllerService:
 
     def _fold_standby(self) -> None:
         self._fold_handle = None
-        self._schedule_turn()
+        self.wake()
 
     def _after_commit(self) -> None:
         """Replace the committed image, move LAO, tell observers, and decide what has waited for this commit."""
         self._commit_due = False
         leadership = self.leadership
-        if self._closed or leadership is None or leadership.active is None:
+        if self._answers.closed or leadership is None or leadership.active is None:
             return
         news = leadership.committed(self._high_watermark)
         if news is not None:
@@ -358,7 +353,7 @@ class ControllerService:
         self._observers.release()
         self._visibility_moved(leadership)
         if self._intake or leadership.active.has_urgent_work():
-            self._schedule_turn()
+            self.wake()
 
     # --- requests in --------------------------------------------------------------------------------------------------
 
@@ -391,7 +386,7 @@ class ControllerService:
                 self._intake.add(link, request, now, heartbeat=heartbeat, kind=body)
             except ApiError as error:
                 self._answers.refuse(link, request, error)
-        self._schedule_turn()
+        self.wake()
 
     def closed(self, link: Link, reason: str) -> None:
         """A link has closed. The next tick drops its parked replies and deferred requests; its queued requests are still decided."""
@@ -409,7 +404,7 @@ class ControllerService:
         active = self.active
         if active is not None:
             active.found_gone(broker_id, broker_epoch, self._loop.time())
-            self._schedule_turn()
+            self.wake()
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the committed image has this registration."""
@@ -431,7 +426,7 @@ class ControllerService:
         )
         self._visibility_moved(leadership)
         if leadership.active.has_urgent_work():
-            self._schedule_turn()
+            self.wake()
 
     def _visibility_moved(self, leadership: Leadership) -> None:
         seen = (leadership.lao.lao, leadership.lao.min_known_lao)
@@ -446,20 +441,21 @@ class ControllerService:
 
     def _release_observers(self) -> None:
         self._observers_due = False
-        if not self._closed:
+        if not self._answers.closed:
             self._observers.release()
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def _schedule_turn(self) -> None:
+    def wake(self) -> None:
+        """Run a turn soon, unless one is due anyway."""
         # Never run a turn directly: the replica calls its listener from inside its own step.
-        if not self._turn_due and not self._closed:
+        if not self._turn_due and not self._answers.closed:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turn_due = False
-        if self._closed:
+        if self._answers.closed:
             return
         try:
             leadership = self.leadership
@@ -467,7 +463,7 @@ class ControllerService:
                 self._load_slice(self._load)
             elif leadership is None:
                 if not self._committed.advance(self.replica, self._high_watermark):
-                    self._schedule_turn()
+                    self.wake()
             elif leadership.active is None:
                 self._claim(leadership)
             elif not self.hand_over.under_way and not self._farewell.begun:
@@ -489,13 +485,13 @@ class ControllerService:
                 # This node was elected while it loaded: begin to claim from this image.
                 stale = self.leadership
                 self.leadership = Leadership(stale.epoch, stale.epoch_start_offset, image, self._answers.send)
-        self._schedule_turn()
+        self.wake()
 
     def _claim(self, leadership: Leadership) -> None:
         if leadership.claim(self.replica, self.quorum, self.settings, self._rng, self._loop.time(), self.generation):
             log.info("active controller", epoch=leadership.epoch, offset=leadership.pending.offset)
             self.committed(self._high_watermark)
-        self._schedule_turn()
+        self.wake()
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -512,13 +508,13 @@ class ControllerService:
                 self.snapshots.tick(now, self._committed.state_bytes, lambda: self._committed.image)
             except FatalError as error:
                 self.failed(error)
-        if not self._closed:
+        if not self._answers.closed:
             self._joining.tick(now)
-        if self.space.due(now) and not self._closed:
+        if self.space.due(now) and not self._answers.closed:
             self._look_at_space(now)
         leadership = self.leadership
         gone, self._gone_links = self._gone_links, set()
-        if self._closed or leadership is None:
+        if self._answers.closed or leadership is None:
             return
         if gone:
             leadership.parking.abandon(gone)
@@ -534,7 +530,7 @@ class ControllerService:
             active.sessions.extend_all(gap_s, now)
             active.state.absent_ids.extend_all(gap_s)
         elif self._intake.wake(now) or active.next_deadline() <= now:
-            self._schedule_turn()
+            self.wake()
 
     def _look_at_space(self, now: float) -> None:
         try:
@@ -555,6 +551,6 @@ class ControllerService:
         verdict = space.judge(self.replica.describe(now), self.quorum.node_id, now)
         if verdict.refusal != before:
             log.error("writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal)
-            self._schedule_turn()
+            self.wake()
         if verdict.hand_over_to >= 0 and self.leadership.active is not None:
             self.hand_over.begin(verdict.hand_over_to, "the disk is below its free-space reserve")

@@ -6,6 +6,7 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -27,7 +28,6 @@ log = structlog.get_logger(__name__)
 
 MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
 MAX_TURN_RECORDS, MAX_TURN_S = limits.CONTROLLER_TURN_MAX_RECORDS, limits.CONTROLLER_TURN_MAX_MS / 1000
-LONG_TURN_S = limits.TURN_MAX_MS / 1000
 CHUNK_BYTES = 64 << 10
 """How many bytes of requests one turn decides. If more wait, the next chunk is decided while this one is written and replicated."""
 MAX_UNCOMMITTED_CHUNKS = 3
@@ -55,7 +55,18 @@ class Node(Protocol):
         """Seconds of the loop's clock."""
 
     def wake(self) -> None:
-        """Schedule another turn."""
+        """Run another turn later: this one leaves work behind."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn has decided."""
+
+    count: int = 0
+    reads: list[Parked] = field(default_factory=list)
+    """Replies without records."""
+    appended: list[Parked] = field(default_factory=list)
+    """Replies that wait for no commit."""
 
 
 class Turns:
@@ -83,64 +94,81 @@ class Turns:
             return
         now = self._node.now()
         timestamp_ms = self._replica.next_timestamp_ms()
-        reads: list[Parked] = []
-        appended: list[Parked] = []
         begun = self._stopwatch()
+        turn = _Turn()
+        self._decide_waiting(turn, leadership, active, now, timestamp_ms, begun)
+        self._decide_due(leadership, active, now, timestamp_ms)
+        leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
+        for parked in turn.appended:
+            self._answers.send(parked)
+        if turn.reads:
+            self._park_reads(leadership, turn.reads, begun)
+        if self._intake:
+            self._node.wake()
+
+    def _decide_waiting(
+        self,
+        turn: _Turn,
+        leadership: Leadership,
+        active: ActiveController,
+        now: float,
+        timestamp_ms: int,
+        begun: float,
+    ) -> None:
+        """Decide requests until none waits, or the turn is full."""
         parking = leadership.parking
         # Each request parks one reply at most.
         most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
-        count = taken_bytes = written = 0
+        taken_bytes = written = 0
         while (
             taken_bytes < CHUNK_BYTES
             and written < MAX_TURN_RECORDS
-            and count < most
+            and turn.count < most
             and self._stopwatch() - begun < MAX_TURN_S
             and (waiting := self._intake.take()) is not None
         ):
-            count += 1
+            turn.count += 1
             taken_bytes += waiting.size
-            peer = waiting.peer
-            if not parking.take_place(peer):
+            if not parking.take_place(waiting.peer):
                 self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
             decision = self._decide(active, waiting, now)
             if isinstance(decision, TransferLeadership):
                 self._begin_transfer(leadership, decision, waiting)
-                break
+                return
             if isinstance(decision, Write):
                 written += len(decision.records)
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
             active.proposed(decision, now)
             if isinstance(decision, Defer):
-                parking.give_back_place(peer)
+                parking.give_back_place(waiting.peer)
                 self._intake.defer(waiting, decision.at)
-                continue
-            parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
-            parked.charged = True
-            if isinstance(decision, Write) and decision.answer_when_appended:
-                parked.charged = False
-                parking.give_back_place(peer)
-                parked.response.ClearField("write")
-                appended.append(parked)
-            elif isinstance(decision, Write):
-                parking.park(parked)
-            elif isinstance(decision, Duplicate):
-                parking.park_duplicate(parked)
             else:
-                reads.append(parked)
-        self._decide_due(leadership, active, now, timestamp_ms)
-        leadership.propose(self._replica, idle=self._is_idle(now, count))
-        for parked in appended:
-            self._answers.send(parked)
-        if reads:
-            self._park_reads(leadership, reads, begun)
-        if self._intake:
-            self._node.wake()
+                self._settle(turn, leadership, active, decision, waiting)
+
+    def _settle(
+        self, turn: _Turn, leadership: Leadership, active: ActiveController, decision: Answerable, waiting: Waiting
+    ) -> None:
+        """Park the reply, which has a place, until what it says is true."""
+        parking = leadership.parking
+        parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
+        if isinstance(decision, Write) and decision.answer_when_appended:
+            parking.give_back_place(waiting.peer)
+            parked.response.ClearField("write")
+            turn.appended.append(parked)
+            return
+        parked.charged = True
+        if isinstance(decision, Write):
+            parking.park(parked)
+        elif isinstance(decision, Duplicate):
+            parking.park_duplicate(parked)
+        else:
+            turn.reads.append(parked)
 
     def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
         """Park the replies without records that were decided since ``begun`` until a round that begins now is confirmed."""
         number = self._replica.request_round()
-        if self._stopwatch() - begun >= LONG_TURN_S:
+        if self._stopwatch() - begun >= limits.TURN_MAX_S:
             # Requests without records wait for no commit, so turn would follow turn. The followers' fetches must come in between
             # [a flood of listings: no fetch is answered in time, and the leadership is lost].
             leadership.long_round = number

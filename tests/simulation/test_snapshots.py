@@ -80,7 +80,7 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatc
     def slow(self: Any, load: Any) -> Any:
         loop = asyncio.get_running_loop()
         if loop.time() < loading_until[0]:
-            loop.call_later(0.05, self._schedule_turn)
+            loop.call_later(0.05, self.wake)
         else:
             honest(self, load)
 
