@@ -54,6 +54,14 @@ async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
     return None
 
 
+async def led(world: World, within_s: float) -> None:
+    """Wait for an active controller; go on without one after so long."""
+    for _ in range(round(within_s / 0.05)):
+        if world.active() is not None:
+            return
+        await asyncio.sleep(0.05)
+
+
 async def kill_controller(world: World, rng: random.Random) -> None:
     """Kill -9 and power cut of one."""
     host = rng.choice(world.controllers)

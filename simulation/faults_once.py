@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simulation.faults_disks import fill, make_room
 from simulation.faults_links import both, mend
-from simulation.faults_nodes import one_in_service, start_again
+from simulation.faults_nodes import led, one_in_service, start_again
 from simulation.faults_operators import whole_roll
 from simulation.faults_snapshots import slow_fetch
 from simulation.faults_twins import thought_dead
@@ -29,7 +29,8 @@ BACK_WITHIN_S = 5.0
 async def all_disks_low(world: World, lasts_s: float) -> None:
     """Less than the reserve is free on each controller's disk, for longer than it takes to know that."""
     if world.config.reserve_bytes:
-        _mend_all(world)
+        # Who is cut off from others when it begins sees nothing of an outage.
+        world.network.unblock_all()
         rng = world.rng("all_disks_low")
         disks = fill(world, world.controllers, lambda: rng.uniform(0.3, 0.6))
         world.happened("all_disks_low")
@@ -37,18 +38,12 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
         make_room(world, disks)
 
 
-def _mend_all(world: World) -> None:
-    """Mend every cut: who is cut off from others when it begins sees nothing of an outage."""
-    for source, target in world.network.cut_pairs():
-        world.network.unblock(source, target)
-
-
 async def controllers_away(world: World, lasts_s: float) -> None:
     """All controllers are killed, and stay away until the brokers have fenced themselves; to who leads then these count as unfenced.
 
     One of them reaches no controller for a moment longer: the others are heard at once.
     """
-    _mend_all(world)
+    world.network.unblock_all()
     late = await one_in_service(world, world.rng("controllers_away"))
     world.note("controllers", "all killed, and stay away")
     for host in world.controllers:
@@ -61,10 +56,7 @@ async def controllers_away(world: World, lasts_s: float) -> None:
         world.network.block(source, target)
     for host in world.controllers:
         start_again(world, host)
-    for _ in range(round(BACK_WITHIN_S / 0.1)):
-        await asyncio.sleep(0.1)
-        if world.active() is not None:
-            break
+    await led(world, BACK_WITHIN_S)
     # Who is alone is found by looking now and then.
     await asyncio.sleep(1.0)
     mend(world, pairs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.faults_nodes import start_again
+from simulation.faults_nodes import led, start_again
 from simulation.faults_voters import raise_features
 from simulation.hosts import BrokerHost, ControllerHost
 
@@ -85,7 +85,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
         host.be_of_build(latest)
         await asyncio.sleep(lasts_s)
         start_again(world, host)
-        await _led(world)
+        await led(world, RAISED_WITHIN_S)
     world.happened("whole_roll")
     rng = world.rng("whole_roll")
     for _ in range(round(RAISED_WITHIN_S / RAISE_EVERY_S)):
@@ -94,13 +94,6 @@ async def whole_roll(world: World, lasts_s: float) -> None:
         if service is not None and versions.metadata_version(service.image.features) >= latest:
             break
         await asyncio.sleep(RAISE_EVERY_S)
-
-
-async def _led(world: World) -> None:
-    for _ in range(round(RAISED_WITHIN_S / 0.05)):
-        if world.active() is not None:
-            break
-        await asyncio.sleep(0.05)
 
 
 def upgrade_if_behind(world: World, host: BrokerHost) -> None:

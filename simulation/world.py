@@ -518,9 +518,7 @@ class World:
         self.core.update(dict.fromkeys([*self.workload.hosts(), "operator"]))
         self.note("world", f"heals {' '.join(self.core)}; the rest stays as it is")
         healed: list[ControllerHost | BrokerHost] = [*chosen, *brokers]
-        for source, target in self.network.cut_pairs():
-            if source in self.core and target in self.core:
-                self.network.unblock(source, target)
+        self.network.unblock_all(among=self.core)
         for host in healed:
             self.network.resume(host.name)
             if isinstance(host, ControllerHost):

@@ -56,7 +56,7 @@ class Mutation(Lookup[K, V], Protocol[K, V]):
     """A version of a map in the making. Not for iteration."""
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Set one key."""
+        """Map ``key`` to ``value`` in this version, and in none made before."""
 
     def __delitem__(self, key: K) -> None:
         """Remove one key, or KeyError."""

@@ -86,8 +86,7 @@ class BrokerIds(Checker):
     def broker_stopped(self, host: BrokerView, reason: str) -> None:
         broker_id = self._running.pop(host.name, -1)
         now = self._ledger.world.now()
-        if broker_id not in self._running.values():
-            self._away_since[broker_id] = now
+        self._away_unless_running(broker_id, now)
         for heard, name in self._heard_from.items():
             if name == host.name:
                 # A later process of this host, which no controller has heard, ends: the one that was heard died before.
@@ -178,7 +177,7 @@ class BrokerIds(Checker):
         if broker_id in self._unregistered and self._by_hand.get(host, (-1, -1))[0] == broker_id:
             # Mapped by hand before the registration that an operator has ended since.
             self.given_by_hand += 1
-            self._taken_by_newcomer(broker_id, now)
+            self._away_unless_running(broker_id, now)
             return
         kept = {one for other, (one, _) in self._by_hand.items() if other != host}
         away = {
@@ -192,13 +191,13 @@ class BrokerIds(Checker):
         else:
             self.generated += 1
         asking_s = now - self._asked_at.get(host, now)
-        self._taken_by_newcomer(broker_id, now)
+        self._away_unless_running(broker_id, now)
         gone = sorted(one for one, away_s in away.items() if away_s > asking_s + late_s)
         if gone:
             raise CheckFailedError(f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more")
 
-    def _taken_by_newcomer(self, broker_id: int, now: float) -> None:
-        """The id has a process, for a moment at least; and for longer if the one that had it before runs again already."""
+    def _away_unless_running(self, broker_id: int, now: float) -> None:
+        """The id had a process until now; it has one still if another, such as the one that had the id before, runs."""
         if broker_id not in self._running.values():
             self._away_since[broker_id] = now
 
@@ -229,7 +228,7 @@ class BrokerIds(Checker):
             self.given_by_hand += 1
             if self._gone_s(broker_id, now) < 0 and broker_id not in self._unregistered:
                 raise CheckFailedError(f"{what}: a broker under that id was heard from within a session")
-            self._taken_by_newcomer(broker_id, now)
+            self._away_unless_running(broker_id, now)
             return True
         # Who lived on while this one asked was no past of its own, and may be heard of after its death.
         ended = max(since.get(wanted, -math.inf) for since in (self._died, self._away_since))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,6 +198,12 @@ class SimNetwork:
         """Open one direction again."""
         self._blocked.pop((source, target), None)
         self._recheck()
+
+    def unblock_all(self, among: Container[str] | None = None) -> None:
+        """Open every direction again; with ``among``, those between two of these hosts."""
+        for source, target in list(self._blocked):
+            if among is None or (source in among and target in among):
+                self.unblock(source, target)
 
     def is_blocked(self, source: str, target: str) -> bool:
         """Whether nothing gets from ``source`` to ``target``."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -54,16 +56,23 @@ def raftlog(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     structlog.configure(**structured)
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One controller and one broker, as processes of their own."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "c", controllers=1, brokers=1)
+@contextmanager
+def running(directory: Path, brokers: int) -> Iterator[LocalCluster]:
+    """One controller, node 1, and so many brokers, from node 2 on, as processes of their own. All are ready."""
+    made = LocalCluster(directory, controllers=1, brokers=brokers)
     made.generate()
     try:
         made.start_controllers()
         made.wait_leader(120)
         made.start_brokers()
-        made.wait_ready(["broker-2"], 120)
+        made.wait_ready([f"broker-{node}" for node in range(2, 2 + brokers)], 120)
         yield made
     finally:
         made.delete()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One controller and one broker, as processes of their own."""
+    with running(tmp_path_factory.mktemp("cluster") / "c", brokers=1) as made:
+        yield made

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog
+from command_lines import Raftlog, running
 
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.partition_names import assignments, broker_ids, partition_name, plan_of, read_plan
@@ -18,16 +18,8 @@ from raftlog.errors import ConfigError
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A controller, node 1, and brokers 2, 3 and 4."""
-    made = LocalCluster(tmp_path_factory.mktemp("three") / "c", controllers=1, brokers=3)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_leader(120)
-        made.start_brokers()
-        made.wait_ready(["broker-2", "broker-3", "broker-4"], 120)
+    with running(tmp_path_factory.mktemp("three") / "c", brokers=3) as made:
         yield made
-    finally:
-        made.delete()
 
 
 @pytest.fixture

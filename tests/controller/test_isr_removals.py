@@ -47,9 +47,8 @@ def leads(at: Cell, broker_id: int) -> int:
     return sum(partition.leader == broker_id for _, partition in at.pending.snapshot().partitions.items())
 
 
-def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
-    """Broker 1 is fenced, and the first batch of changes is written."""
-    at = cell(*replicas, partitions=partitions)
+def silence_broker_1(at: Cell) -> None:
+    """Broker 1 says nothing for a session, and the first batch of changes is written."""
     for _ in range(4):
         at.now += 3.0
         at.beat(2)
@@ -57,6 +56,12 @@ def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     first = at.active.next_due(at.now)
     assert first is not None
     at.propose(first)
+
+
+def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
+    """Broker 1 is fenced, and the first batch of changes is written."""
+    at = cell(*replicas, partitions=partitions)
+    silence_broker_1(at)
     assert at.broker(1).fenced
     assert isrs_with(at, 1) == partitions - LIMIT
     return at
@@ -143,13 +148,7 @@ def test_a_registration_waits_until_its_batch_is_not_too_large() -> None:
     at.create_on(*[(1, 2, 3)] * PARTITIONS)
     again = registration(1, "successor", **PROOF)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
-    for _ in range(4):
-        at.now += 3.0
-        at.beat(2)
-        at.beat(3)
-    first = at.active.next_due(at.now)
-    assert first is not None
-    at.propose(first)
+    silence_broker_1(at)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     at.due()
     decision = at.propose(at.decide(again))
