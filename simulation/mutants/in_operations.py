@@ -171,7 +171,7 @@ MUTANTS = (
         "a controller decides in one turn whatever waits",
         (
             Edit(
-                "controller.service.turns:Turns.decide_all",
+                "controller.service.turns:Turns._decide_waiting",
                 "and self._stopwatch() - begun < MAX_TURN_S",
                 "and self._stopwatch() >= begun",
             ),

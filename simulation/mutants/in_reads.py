@@ -16,12 +16,12 @@ MUTANTS = (
         "a lease is given, or renewed, without a confirmed round: also by a controller that leads no more",
         (
             Edit(
-                "controller.service.turns:Turns.decide_all",
-                "            else:\n                reads.append(parked)",
-                "            elif waiting.request.HasField('broker_heartbeat'):\n"
-                "                appended.append(parked)\n"
-                "            else:\n"
-                "                reads.append(parked)",
+                "controller.service.turns:Turns._settle",
+                "        else:\n            turn.reads.append(parked)",
+                "        elif waiting.request.HasField('broker_heartbeat'):\n"
+                "            turn.appended.append(parked)\n"
+                "        else:\n"
+                "            turn.reads.append(parked)",
             ),
         ),
         replace(
