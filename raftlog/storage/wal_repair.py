@@ -5,6 +5,10 @@ file where a record could begin, and refuses them in the midst of one. That reco
 acknowledged, and it is cut off here. Only that: a record that ends before the zeros begin, one with no zeros behind it, and
 anything that something follows is damage, which RocksDB or wal_tail.py refuses.
 
+A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them are a tear if other bytes in their
+place would give the record its checksum. From four on such bytes always exist, and the count decides: in a WAL four to seven zeros
+are refused, as a record with an empty body ends in four; in a MANIFEST they are a tear, as none of its records ends so.
+
 RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is cut off the MANIFEST is in a WAL still.
 
 How far the log was durable at least (log-state.json) is checked later, by ``recover``.
@@ -19,12 +23,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import StorageError
-from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind
+from raftlog.storage.crc_completion import CRC_BYTES, can_complete
+from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind, unmasked
 
 SECTOR_BYTES = 512
 """The unit that a disk writes whole."""
 ZEROS_MIN_BYTES = 8
-"""Fewer zeros at the end of a broken record may be its own."""
+"""Fewer zeros at the end of a WAL's broken record may be its own."""
+MANIFEST_ZEROS_MIN_BYTES = 4
+"""A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless compaction is round-robin, which it is not."""
 _FULL, _LAST = 1, 4
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
@@ -47,7 +54,7 @@ class TornTail(NamedTuple):
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
     """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two. Raises StorageError."""
     try:
-        found = (_find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zeros(path))
+        found = (_find(path, path.read_bytes()) for path in _growing(rocks) if _ends_with_zero(path))
         return tuple(tail for tail in found if tail is not None)
     except OSError as error:
         raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
@@ -74,11 +81,10 @@ def cut_off(tail: TornTail) -> None:
         raise StorageError(f"can't cut the torn tail off {tail.path}: {error}") from error
 
 
-def _ends_with_zeros(path: Path) -> bool:
+def _ends_with_zero(path: Path) -> bool:
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - ZEROS_MIN_BYTES))
-        return size >= ZEROS_MIN_BYTES and not any(file.read())
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() == b"\0"
 
 
 def _find(path: Path, data: bytes) -> TornTail | None:
@@ -88,15 +94,25 @@ def _find(path: Path, data: bytes) -> TornTail | None:
         return None
     tail = TornTail(path, cut_at, zeros_from, size)
     if zeros_from <= broken_at:
-        # Nothing but zeros: harmless at the beginning of a record, and in the midst of one (between two of its fragments) the same tear.
+        # Nothing but zeros, which no header is: harmless at the beginning of a record, and between two fragments of one the same tear.
         return tail if cut_at < broken_at else None
     torn_at = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
-    if size - torn_at < ZEROS_MIN_BYTES:
-        return None
     behind = broken_at + HEADER.size
     if behind <= zeros_from:
         behind += HEADER.unpack_from(data, broken_at)[1]
-    return tail if torn_at < behind and not _something_behind(data, broken_at, behind, zeros_from) else None
+    if torn_at >= min(behind, size):
+        return None
+    enough = MANIFEST_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
+    if size - torn_at < enough and not _lacks_its_end(data[broken_at:], behind - broken_at, torn_at - broken_at):
+        return None
+    return None if _something_behind(data, broken_at, behind, zeros_from) else tail
+
+
+def _lacks_its_end(record: bytes, length: int, written: int) -> bool:
+    """Whether all that is wrong with a file's last record may be the few bytes behind those that were written."""
+    if written < HEADER.size or length != len(record) or length - written >= CRC_BYTES:
+        return False
+    return can_complete(unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], length - written)
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:

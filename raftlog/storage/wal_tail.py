@@ -92,3 +92,9 @@ def masked_crc(data: bytes) -> int:
     """The checksum of a record's type and payload, as RocksDB writes it."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def unmasked(masked: int) -> int:
+    """The CRC32C that RocksDB wrote as this checksum."""
+    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF

@@ -11,10 +11,13 @@ from random import Random
 import pytest
 from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole
 
+from raftlog import batch
+from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError
+from raftlog.storage.crc_completion import CRC_BYTES
 from raftlog.storage.layout import read_log_state, write_log_state
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal_repair import ZEROS_MIN_BYTES, find_torn_tails
+from raftlog.storage.wal_repair import MANIFEST_ZEROS_MIN_BYTES, SECTOR_BYTES, ZEROS_MIN_BYTES, find_torn_tails
 from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
 
 CHUNKS = 12
@@ -58,17 +61,32 @@ async def crashed(request: pytest.FixtureRequest, tmp_path: Path) -> Crashed:
     return await crashed_with(tmp_path, BODIES[request.param])
 
 
-async def crashed_with(tmp_path: Path, body: bytes) -> Crashed:
+async def crashed_with(tmp_path: Path, body: bytes, *, beyond: int = 0, ending: bytes = b"end") -> Crashed:
+    """``beyond``: the last record has so many bytes beyond the boundary of a sector, and ``ending`` is what it ends in.
+
+    The same directory is at ``running``, closed in order.
+    """
     format_with_vote(tmp_path / "running")
     store = open_rocks(tmp_path / "running")
     store.recover()
     (wal,) = (tmp_path / "running" / "log").glob("*.log")
     sizes, chunks = [0], []
-    for base in range(0, 2 * CHUNKS, 2):
-        chunks.append(make_chunk(base, 1, 1, body=body))
-        store.append(chunks[-1], base, base + 2)
+
+    async def append(chunk: bytes, base: int, end: int) -> None:
+        store.append(chunk, base, end)
         await flush(store)
+        chunks.append(chunk)
         sizes.append(wal.stat().st_size)
+
+    for base in range(0, 2 * CHUNKS, 2):
+        await append(make_chunk(base, 1, 1, body=body), base, base + 2)
+    base, padding = 2 * CHUNKS, 0
+    # One that lies in more pieces than the one before is longer than expected: then once more.
+    while beyond and sizes[-1] % SECTOR_BYTES != beyond:
+        record = RecordData(1, 0, body + b"x" * padding + ending)
+        await append(batch.encode([record], base_offset=base, epoch=1, timestamp_ms=1_000), base, base + 1)
+        base, unpadded = base + 1, sizes[-1] - sizes[-2] - padding
+        padding = (beyond - sizes[-1] - unpadded) % SECTOR_BYTES
     shutil.copytree(tmp_path / "running", tmp_path / "crashed")
     store.close()
     return Crashed(tmp_path / "crashed", sizes, chunks)
@@ -150,12 +168,73 @@ def physical_record(payload: bytes) -> bytes:
     return HEADER.pack(masked_crc(b"\x01" + payload), len(payload), 1) + payload
 
 
-def test_a_few_zeros_may_be_a_records_own(tmp_path: Path) -> None:
-    wal = tmp_path / "000007.log"
-    for zeros in (ZEROS_MIN_BYTES - 1, ZEROS_MIN_BYTES):
-        data = physical_record(b"x" * (1024 - HEADER.size + zeros))
-        wal.write_bytes(data[:1024] + bytes(zeros))
-        assert bool(find_torn_tails(tmp_path)) is (zeros == ZEROS_MIN_BYTES)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
+async def test_a_few_bytes_that_were_never_written(tmp_path: Path, body: bytes, missing: int) -> None:
+    """Up to three: the checksum decides. From four on these may be zeros of the record's own."""
+    crashed = await crashed_with(tmp_path, body, beyond=missing)
+    boundary = len(crashed.good) - missing
+    torn = crashed.good[:boundary] + bytes(missing)
+    found = crashed.outcome(torn)
+    if missing < CRC_BYTES:
+        assert found == b"".join(crashed.chunks[:-1])
+    else:
+        assert isinstance(found, CorruptLogError)
+    assert isinstance(crashed.outcome(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4)), CorruptLogError)
+
+
+@pytest.mark.parametrize("zeros", range(1, CRC_BYTES))
+async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused(tmp_path: Path, zeros: int) -> None:
+    crashed = await crashed_with(tmp_path, BODIES["small"], beyond=zeros, ending=bytes(zeros))
+    good, begin, boundary = crashed.good, crashed.sizes[-2], len(crashed.good) - zeros
+    assert good.endswith(bytes(zeros))
+    assert crashed.outcome(good) == b"".join(crashed.chunks)
+    # Three zeros hide one change in 256: none of these.
+    in_its_header = range(begin, begin + HEADER.size)
+    for position in (*in_its_header, begin + 20, begin + 60, begin + 300, boundary - 1):
+        found = crashed.outcome(_changed(good, position, good[position] ^ 4))
+        assert isinstance(found, CorruptLogError), f"byte {position - begin} of the last record has changed"
+
+
+def put(rocks: Path, name: str, data: bytes) -> bool:
+    """Whether a tear is found in this file."""
+    (rocks / name).write_bytes(data)
+    if name.startswith("MANIFEST"):
+        (rocks / "CURRENT").write_text(f"{name}\n")
+    return any(tail.path.name == name for tail in find_torn_tails(rocks))
+
+
+@pytest.mark.parametrize(
+    ("name", "enough"), [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MANIFEST_ZEROS_MIN_BYTES)]
+)
+def test_a_few_zeros_may_be_a_records_own(tmp_path: Path, name: str, enough: int) -> None:
+    for zeros in range(1, ZEROS_MIN_BYTES + 1):
+        torn = physical_record(b"x" * (1024 - HEADER.size + zeros))[:1024] + bytes(zeros)
+        assert put(tmp_path, name, torn) is (zeros < CRC_BYTES or zeros >= enough)
+        assert put(tmp_path, name, _changed(torn, 1023, 0x7C)) is (zeros >= enough)
+
+
+@pytest.mark.parametrize("name", ["000007.log", "MANIFEST-000007"])
+def test_a_few_zeros_that_do_not_end_with_the_record_are_no_tear(tmp_path: Path, name: str) -> None:
+    for missing in range(1, CRC_BYTES):
+        for zeros in range(1, CRC_BYTES):
+            torn = physical_record(b"x" * (1024 - HEADER.size + missing))[:1024] + bytes(zeros)
+            assert put(tmp_path, name, torn) is (zeros == missing)
+
+
+def test_a_few_zeros_from_within_a_header_on(tmp_path: Path) -> None:
+    """Then no checksum can be trusted, and the length is not known: only their count decides."""
+    before = physical_record(b"x" * (SECTOR_BYTES - 6 - HEADER.size))
+    for zeros in range(1, ZEROS_MIN_BYTES):
+        data = (before + physical_record(b"x" * (zeros - 1)))[:SECTOR_BYTES] + bytes(zeros)
+        assert not put(tmp_path, "000007.log", data)
+        assert put(tmp_path, "MANIFEST-000007", data) is (zeros >= MANIFEST_ZEROS_MIN_BYTES)
+
+
+def test_a_header_of_zeros_between_two_pieces_of_a_record(tmp_path: Path) -> None:
+    payload = b"x" * (BLOCK - HEADER.size)
+    first = HEADER.pack(masked_crc(b"\x02" + payload), len(payload), 2) + payload
+    assert put(tmp_path, "000007.log", first + bytes(HEADER.size))
 
 
 async def test_zeros_that_begin_between_two_pieces_of_a_record(tmp_path: Path) -> None:
@@ -211,6 +290,44 @@ async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Cra
     manifest.write_bytes(good + torn[: 512 - len(good) % 512] + bytes(len(torn) - 512 + len(good) % 512))
     assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(good))]
     assert crashed.outcome(crashed.good) == b"".join(crashed.chunks)
+
+
+def _ignored_by_rocksdb(size: int) -> bytes:
+    """A record of a MANIFEST, so long, with a tag from the future that may be passed over."""
+    left = size - HEADER.size - 4
+    return physical_record(b"\xe4\x40" + bytes([left & 0x7F | 0x80, left >> 7]) + b"x" * left)
+
+
+@pytest.mark.parametrize("last", ["the flush", "the WALs to keep"])
+@pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
+async def test_a_few_bytes_of_the_manifest_that_were_never_written(tmp_path: Path, last: str, missing: int) -> None:
+    """The two records that RocksDB adds when it puts its memory into a file, and then deletes the WAL."""
+    crashed = await crashed_with(tmp_path, BODIES["small"])
+    rocks = crashed.directory / "log"
+    manifest = rocks / (rocks / "CURRENT").read_text().strip()
+    before, after = manifest.read_bytes(), (tmp_path / "running" / "log" / manifest.name).read_bytes()
+    assert after.startswith(before)
+    flushed_at = len(before) + HEADER.size + HEADER.unpack_from(after, len(before))[1]
+    if last == "the flush":
+        kept, record = before, after[len(before) : flushed_at]
+    else:
+        kept, record = after[:flushed_at], after[flushed_at:]
+        shutil.rmtree(rocks)
+        shutil.copytree(tmp_path / "running" / "log", rocks)
+    kept += _ignored_by_rocksdb(SECTOR_BYTES + (missing - len(kept) - len(record)) % SECTOR_BYTES)
+    torn = kept + record[:-missing] + bytes(missing)
+    boundary = len(torn) - missing
+    assert boundary % SECTOR_BYTES == 0
+    if missing < CRC_BYTES:
+        manifest.write_bytes(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4))
+        assert not find_torn_tails(rocks)
+        with pytest.raises(CorruptLogError):
+            open_rocks(crashed.directory)
+    manifest.write_bytes(torn)
+    assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(kept))]
+    store = open_rocks(crashed.directory)
+    assert whole(store, store.recover().end_offset) == b"".join(crashed.chunks)
+    store.close()
 
 
 async def test_damage_to_the_manifest_is_still_refused(crashed: Crashed) -> None:
