@@ -70,6 +70,8 @@ _ACKS_MAX = max(common_pb2.Acks.values())
 LOOK_AT_ALL_S = 0.1
 """How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells: a probation that ends."""
 
+_WITH_EFFECTS = (Write, Reply, Defer)
+
 
 class ActiveController:
     """Decides for one epoch.
@@ -186,7 +188,7 @@ class ActiveController:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def decide(self, request: rpc.ControllerRequest, now: float, kind: str | None = None) -> Decision:
+    def decide(self, request: rpc.ControllerRequest, now: float, kind: str = "") -> Decision:
         """Decide one request. What is wrong with it is in the decision; nothing is raised.
 
         Nothing is changed but what the request reports: a heartbeat is heard whatever becomes of it.
@@ -194,8 +196,8 @@ class ActiveController:
         ``kind``: its body's name, if it is known already.
         """
         cluster_id = request.cluster_id
-        if kind is None:
-            kind = request.WhichOneof("body")
+        if not kind:
+            kind = request.WhichOneof("body") or ""
         handler = self._handlers.get(kind)
         try:
             if cluster_id and cluster_id != self._cluster_id:
@@ -221,7 +223,7 @@ class ActiveController:
                     if result is not None:
                         return Duplicate(result)
             decision = handler(body, now)
-            if isinstance(decision, Write) and kind not in WHOLE:
+            if type(decision) is Write and kind not in WHOLE:
                 check_record_bytes(decision.records, str(kind))
             return decision
         except ApiError as error:
@@ -295,7 +297,7 @@ class ActiveController:
 
     def proposed(self, decision: Decision, now: float) -> None:
         """A decision's records, if it has any, are in the pending image: its effects take force."""
-        if isinstance(decision, Write | Reply | Defer):
+        if isinstance(decision, _WITH_EFFECTS):
             for effect in decision.effects:
                 apply(self.state, effect, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from controller.effects import Effect
 from raftlog.errors import ApiError, ErrorCode
@@ -15,6 +15,7 @@ MAX_BATCH_BYTES = 8 << 20
 _FEW_RECORDS = 512
 
 
+@final
 class Write(NamedTuple):
     """Records to propose, and the answer to send once they are committed. A tuple for speed: every write makes one."""
 
@@ -27,6 +28,7 @@ class Write(NamedTuple):
     """Answer as soon as the records are in the leader's log. Such an answer does not say that they are committed."""
 
 
+@final
 class Reply(NamedTuple):
     """An answer without records. It goes out once a confirmed round proves that this node still leads."""
 
@@ -34,18 +36,21 @@ class Reply(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
+@final
 class Refusal(NamedTuple):
     """The request definitely failed, and changed nothing."""
 
     error: ApiError
 
 
+@final
 class Duplicate(NamedTuple):
     """A retry of a numbered write that was executed before, with the result of that time."""
 
     result: ClientResult
 
 
+@final
 class Defer(NamedTuple):
     """No decision yet: the request waits, and is decided again at time ``at`` (seconds of the event loop's clock)."""
 
@@ -53,6 +58,7 @@ class Defer(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
+@final
 class TransferLeadership(NamedTuple):
     """Transfer the leadership to voter ``target_id``; the answer goes out when the transfer is complete."""
 

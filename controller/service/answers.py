@@ -58,16 +58,17 @@ class Answers:
             leader_id=self._directory.leader_id,
             controller_epoch=epoch,
         )
-        if isinstance(decision, Duplicate):
+        if type(decision) is Write:
+            getattr(response, waiting.kind).CopyFrom(decision.body)
+            token = response.write.token
+            token.generation, token.epoch, token.offset = generation, epoch, offset
+        elif type(decision) is Duplicate:
             return duplicate_of(decision.result, waiting, response, generation)
-        if isinstance(decision, Refusal):
+        elif type(decision) is Refusal:
             fill_error(response, decision.error)
             if decision.error.code is ErrorCode.NOT_CONTROLLER:
                 # A controller that finds itself stale does not name itself as the active one.
                 response.leader_id = decision.error.leader_id
         else:
-            getattr(response, waiting.kind or waiting.request.WhichOneof("body")).CopyFrom(decision.body)
-        if isinstance(decision, Write):
-            token = response.write.token
-            token.generation, token.epoch, token.offset = generation, epoch, offset
+            getattr(response, waiting.kind).CopyFrom(decision.body)
         return Parked(waiting.link, response, offset, 0, waiting.request.acks, waiting.deadline)

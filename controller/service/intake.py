@@ -43,8 +43,8 @@ class Waiting:
     """Taken, or given up: it waits here no more."""
     queued: bool = True
     """It waits for its turn; else it is put off."""
-    kind: str | None = None
-    """The name of its body, where it is known."""
+    kind: str = ""
+    """The name of its body."""
 
     @property
     def cost_bytes(self) -> int:
@@ -81,7 +81,7 @@ class Intake:
         now: float,
         *,
         heartbeat: bool = False,
-        kind: str | None = None,
+        kind: str = "",
     ) -> None:
         """Queue a request. Raises MESSAGE_TOO_LARGE, and THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
@@ -105,7 +105,14 @@ class Intake:
         if charged and not self._shares.take(peer, size + limits.CONTROLLER_WAITING_REQUEST_BYTES):
             raise _throttled("this connection's share of the requests that may wait is used up")
         waiting = Waiting(
-            link, request, now + min(timeout_s, self._max_timeout_s), size, peer, charged, heartbeat, kind=kind
+            link,
+            request,
+            now + min(timeout_s, self._max_timeout_s),
+            size,
+            peer,
+            charged,
+            heartbeat,
+            kind=kind or request.WhichOneof("body") or "",
         )
         queue.push(peer, waiting)
         self._deadlines.add(waiting)

@@ -244,6 +244,8 @@ class Observers:
 
     def _serve(self) -> None:
         """Look at those who may be due, as long as this turn of the loop has something left for them."""
+        if not self._more:
+            return
         source, now = self._source, self._source.now()
         shared: dict[Any, pb.MetadataFetchResponse] = {}
         begun = self._stopwatch()

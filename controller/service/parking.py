@@ -60,6 +60,8 @@ class Parking:
         }
         """Heaps by what was asked: (offset, a number, the reply)."""
         self._duplicate_count = 0
+        """How many there ever were."""
+        self._duplicates_waiting = 0
         self._deadlines: Deadlines[Parked] = Deadlines()
         self._dead = 0
         """Given up since the queues were last swept."""
@@ -76,8 +78,13 @@ class Parking:
         return self._shares.has_room(link.peer)
 
     def __len__(self) -> int:
-        duplicates = sum(len(heap) for heap in self._duplicates.values())
-        return len(self._writes) + len(self._reads) + len(self._acknowledged) + len(self._visible) + duplicates
+        return (
+            len(self._writes)
+            + len(self._reads)
+            + len(self._acknowledged)
+            + len(self._visible)
+            + self._duplicates_waiting
+        )
 
     def park(self, parked: Parked) -> None:
         """Wait for its commit, and, without records, for its round."""
@@ -94,6 +101,7 @@ class Parking:
         self._duplicate_count += 1
         heap = self._duplicates.get(asked, self._duplicates[VISIBLE])
         heapq.heappush(heap, (parked.offset, self._duplicate_count, parked))
+        self._duplicates_waiting += 1
         self._deadlines.add(parked)
         self._release_duplicates()
 
@@ -144,6 +152,8 @@ class Parking:
 
     def _release_duplicates(self) -> None:
         # Their offsets come in any order.
+        if not self._duplicates_waiting:
+            return
         for asked, heap in self._duplicates.items():
             if heap:
                 reached = {COMMITTED: self._high_watermark - 1, ACKNOWLEDGED: self._lowest_acknowledged_offset}
@@ -152,6 +162,7 @@ class Parking:
     def _release_heap(self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int) -> None:
         while heap and heap[0][0] <= reached:
             parked = heapq.heappop(heap)[2]
+            self._duplicates_waiting -= 1
             if not parked.done:
                 parked.response.write.reached = asked
                 self._finish(parked)
@@ -195,6 +206,7 @@ class Parking:
         for heap in self._duplicates.values():
             heap[:] = [entry for entry in heap if not entry[2].done]
             heapq.heapify(heap)
+        self._duplicates_waiting = sum(len(heap) for heap in self._duplicates.values())
 
     def _charge(self, parked: Parked) -> None:
         if parked.link is not None:
@@ -217,6 +229,7 @@ class Parking:
         for heap in self._duplicates.values():
             while heap:
                 parked = heapq.heappop(heap)[2]
+                self._duplicates_waiting -= 1
                 if not parked.done:
                     self._done(parked)
                     yield parked, self._is_committed(parked)

@@ -133,14 +133,15 @@ class Turns:
                 self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
             decision = self._decide(active, waiting, now)
-            if isinstance(decision, TransferLeadership):
-                self._begin_transfer(leadership, decision, waiting)
-                return
-            if isinstance(decision, Write):
+            # Compared by type, not isinstance, which would be asked for each request.
+            if type(decision) is Write:
                 written += len(decision.records)
                 leadership.add(decision.records, waiting.request.client, timestamp_ms)
+            elif type(decision) is TransferLeadership:
+                self._begin_transfer(leadership, decision, waiting)
+                return
             active.proposed(decision, now)
-            if isinstance(decision, Defer):
+            if type(decision) is Defer:
                 parking.give_back_place(waiting.peer)
                 self._intake.defer(waiting, decision.at)
             else:
@@ -152,15 +153,16 @@ class Turns:
         """Park the reply, which has a place, until what it says is true."""
         parking = leadership.parking
         parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
-        if isinstance(decision, Write) and decision.answer_when_appended:
-            parking.give_back_place(waiting.peer)
-            parked.response.ClearField("write")
-            turn.appended.append(parked)
-            return
         parked.charged = True
-        if isinstance(decision, Write):
-            parking.park(parked)
-        elif isinstance(decision, Duplicate):
+        if type(decision) is Write:
+            if decision.answer_when_appended:
+                parked.charged = False
+                parking.give_back_place(waiting.peer)
+                parked.response.ClearField("write")
+                turn.appended.append(parked)
+            else:
+                parking.park(parked)
+        elif type(decision) is Duplicate:
             parking.park_duplicate(parked)
         else:
             turn.reads.append(parked)

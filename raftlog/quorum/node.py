@@ -273,6 +273,9 @@ class Node(NodeState):
 
     def heed(self, response: LeaderHint, peer_id: int) -> bool:
         """Learn from a response who leads. False if that caused a transition: the caller then ignores the rest of the response."""
+        if response.leader_epoch == self.epoch and response.leader_id == self.leader_id:
+            # What it says is known. So it is with nearly every answer of a leader.
+            return not self.halted
         before = self.role
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
             endpoint = getattr(response, "leader_endpoint", "")

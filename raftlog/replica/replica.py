@@ -343,7 +343,7 @@ class Replica(PeerObserver):
         try:
             while self._inbox and not self._closed:
                 event = self._inbox.popleft()
-                if isinstance(event, ev.Proposed) and self.core.role == "leader" and event.epoch == self.core.epoch:
+                if type(event) is ev.Proposed and self.core.role == "leader" and event.epoch == self.core.epoch:
                     # The fetches it releases are answered before it is appended, and must find it here.
                     self._remember(event.span)
                 for effect in self.core.step(event, self._loop.time()):
@@ -362,21 +362,25 @@ class Replica(PeerObserver):
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effect: ev.Effect) -> None:
-        if isinstance(effect, ev.ReplyFetch):
+        # Compared by type, not isinstance: five effects follow from each write.
+        kind: type[ev.Effect] = type(effect)
+        if type(effect) is ev.ReplyFetch:
             # The bytes are read now, also if the reply is held: later they might be another epoch's.
             if effect.max_bytes > 0 and effect.offset < self._tail.end_offset:
                 effect.response.records = self.read(effect.offset, self._tail.end_offset, effect.max_bytes)
             effect = ev.Reply(effect.reply_to, effect.response)
-        elif isinstance(effect, ev.ReplySnapshot):
+            kind = ev.Reply
+        elif type(effect) is ev.ReplySnapshot:
             effect = fill(self._store, effect)
-        if isinstance(effect, ev.PersistVote):
+            kind = type(effect)
+        if type(effect) is ev.PersistVote:
             self._held.append(effect)
             if len(self._held) == 1:
                 self._persist_next()
-        elif self._held and isinstance(effect, _SENDS):
+        elif self._held and kind in _SENDS:
             self._held.append(effect)
         else:
-            _EFFECTS[type(effect)](self, effect)
+            _EFFECTS[kind](self, effect)
 
     def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
         peer = self._peers.get(effect.peer_id)

@@ -59,6 +59,10 @@ class TailCache:
         """
         if offset < self.start_offset or offset >= self.end_offset:
             return None
+        newest = self._chunks[-1]
+        if self._bases[-1] == offset and until >= self.end_offset and len(newest) <= max_bytes:
+            # What every follower that keeps up asks for.
+            return newest
         index = bisect_right(self._bases, offset, lo=self._first) - 1
         if self._bases[index] != offset:
             return cut(self._chunks[index], offset, until, max_bytes)

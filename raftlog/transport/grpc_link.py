@@ -24,6 +24,8 @@ from raftlog.transport.conversations import WIRES, MalformedMessageError, TooMan
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
+FEW_BYTES = 1024
+"""A message of no more is parsed whole, before it is known how many items it has."""
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to remote host: (connect: )?)?"
 )
@@ -143,6 +145,13 @@ class GrpcLink(BaseLink):
         if turns.busy:
             await self._turn(len(data))
         begun, part_begin = turns.now(), 0
+        if len(data) <= FEW_BYTES and len(few := self._incoming.decode(data, self._max_items)) <= size:
+            # A fetch, a heartbeat, a write: there is nothing to cut.
+            self.deliver(few)
+            turns.spent(turns.now() - begun)
+            if turns.others_may_go:
+                turns.pass_on()
+            return
         ends = self._incoming.cut(data, self._max_items)
         for part_end in ends:
             part = data if len(ends) == 1 else data[part_begin:part_end]
@@ -193,11 +202,14 @@ class GrpcLink(BaseLink):
                 else:
                     items, self._pending = self._pending[:ENVELOPE_MAX_ITEMS], self._pending[ENVELOPE_MAX_ITEMS:]
                     left_bytes = sum(map(len, items))
-                for envelope in envelopes(items):
+                *others, last = envelopes(items)
+                for envelope in others:
                     await write(envelope)
                     count = min(left_bytes, len(envelope))
                     left_bytes -= count
                     self._sent(count)
+                await write(last)
+                self._sent(left_bytes)
         # InvalidStateError is how grpc.aio says that the call ended under a write.
         except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             self.close(failure_text(error))

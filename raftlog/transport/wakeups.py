@@ -16,8 +16,12 @@ from typing import Any
 TAKEN_BYTES = 4_096
 """More than the socket's buffer has room for, as single bytes."""
 
-SKIPPED = 3
-"""So many wake-ups are not looked at behind one that was alone. A look costs a microsecond, a wake-up of a quiet node a few of them."""
+SKIPPED = 7
+"""Behind a look that found few bytes, so many wake-ups are not looked at: a look costs a microsecond or two, a quiet wake-up a few."""
+FEW_BYTES = 16
+"""Far from what the socket's buffer has room for, with as many again as come while nobody looks."""
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+"""As a number: the flags' own type takes longer to combine them than the kernel to look."""
 
 
 def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
@@ -56,10 +60,9 @@ class _TakesAll:
         if self._skip:
             self._skip -= 1
         else:
-            count = len(self._source.recv(TAKEN_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-            if count > 1:
+            count = len(self._source.recv(TAKEN_BYTES, _PEEK))
+            if count > FEW_BYTES:
                 self._source.recv(count - 1)
             else:
-                # Nothing is left over: no need to look each time.
                 self._skip = SKIPPED
         self._callback(*args)

@@ -35,7 +35,7 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.replica.replica:Replica._carry_out",
-                "elif self._held and isinstance(effect, _SENDS):",
+                "elif self._held and kind in _SENDS:",
                 "elif self._held and isinstance(effect, ()):",
             ),
         ),

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.wakeups import SKIPPED, take_all_wakeups
+from raftlog.transport.wakeups import FEW_BYTES, SKIPPED, take_all_wakeups
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -57,7 +57,7 @@ async def _all_bytes_are_taken() -> None:
             sink.send(b"1")
             await asyncio.sleep(0.001)
         assert queue.calls == before + 3
-        sink.send(b"1" * 20)
+        sink.send(b"1" * (FEW_BYTES + 2 * SKIPPED))
         await asyncio.sleep(0.01)
         assert before + 4 <= queue.calls <= before + 4 + SKIPPED
     loop.remove_reader(source)
