@@ -152,7 +152,7 @@ class Turns:
     ) -> None:
         """Park the reply, which has a place, until what it says is true."""
         parking = leadership.parking
-        parked = self._parked(leadership, decision, waiting, active.next_offset - 1)
+        parked = self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, active.pending.offset)
         parked.charged = True
         if type(decision) is Write:
             if decision.answer_when_appended:
@@ -214,7 +214,7 @@ class Turns:
 
     def _begin_transfer(self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting) -> None:
         leadership.parking.give_back_place(waiting.link.peer)
-        parked = self._parked(leadership, decision, waiting, -1)
+        parked = self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, -1)
 
         def answer(error: ApiError | None) -> None:
             if error is None:
@@ -229,6 +229,3 @@ class Turns:
         last_at, last_count = self._last
         self._last = (now, count)
         return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
-
-    def _parked(self, leadership: Leadership, decision: Answerable, waiting: Waiting, offset: int) -> Parked:
-        return self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, offset)
