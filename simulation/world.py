@@ -24,6 +24,7 @@ from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.storage.api import NO_NODE_ID
 from raftlog.transport.api import TransportLimits
 from simulation import (
     data_recovery,
@@ -510,8 +511,9 @@ class World:
             sound = [host for host in self.voters() if host.name not in self.damaged]
             majority = len(self.voter_ids) // 2 + 1
             chosen = sorted(rng.sample(sound, rng.randint(majority, len(sound))), key=lambda host: host.id)
-        count = rng.randint(1, len(self.members)) if self.members else 0
-        brokers = sorted(rng.sample(self.members, count), key=lambda host: host.id)
+        sound_brokers = [host for host in self.members if not self._lost_its_id(host)]
+        count = rng.randint(1, len(sound_brokers)) if sound_brokers else 0
+        brokers = sorted(rng.sample(sound_brokers, count), key=lambda host: host.id)
         for twin in self.brokers[len(self.members) :]:
             twin.kill()
         self.core = dict.fromkeys([host.name for host in chosen] + [host.name for host in brokers])
@@ -534,6 +536,18 @@ class World:
                 host.doom(-1)
         self.workload.stop()
         self.watch.tell("healed")
+
+    def _lost_its_id(self, host: BrokerHost) -> bool:
+        """Whether another member has got its id, as this one was absent for long and the other had lost its disk.
+
+        It is refused as long as the other runs: healing is not enough, somebody has to give it an empty disk.
+        """
+        rivals = [other.name for other in self.members if other is not host and other.broker_id == host.broker_id]
+        images = [one.service.image for one in self.controllers if one.service is not None]
+        if not rivals or host.broker_id == NO_NODE_ID or not images:
+            return False
+        registration = max(images, key=lambda image: image.offset).brokers.get(host.broker_id)
+        return registration is not None and registration.endpoint.rpartition(":")[0] in rivals
 
     def _core_controllers(self) -> list[ControllerHost]:
         return [host for host in self.controllers if host.name in self.core and self._reaches_leader(host.name)]
