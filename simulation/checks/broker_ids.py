@@ -132,6 +132,10 @@ class BrokerIds(Checker):
             ):
                 # It has left, which ends its session, though its process may not have heard so yet.
                 self._away_since.setdefault(message.broker_id, self._ledger.world.now())
+            elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
+                # Unfenced: it was heard, though the answer to its heartbeat may still wait for this commit.
+                if message.HasField("fenced") and not message.fenced and message.broker_id not in self._died:
+                    self._heard[message.broker_id] = self._ledger.world.now()
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._unregistered[message.broker_id] = self._ledger.world.now()
             elif record.type == RecordType.REGISTER_BROKER and message.broker_epoch == logged.header.base_offset:

@@ -356,6 +356,20 @@ REGRESSIONS = [
         ' 7.3885252099086856, "controllers_away": 0.46251726986983777, "snapshot_cut": 2.04}}',
         id="a reply with a part of a snapshot waited for a vote, and the snapshot was dropped meanwhile",
     ),
+    pytest.param(
+        1795397324330,
+        '{"voters": 4, "clients": 3, "direct_clients": 1, "topics_share": 0.3, "admin_per_s": 3.0, "unclean":'
+        ' true, "numbered_share": 1.0, "timeout_s": 0.3, "safety_s": 9.0, "delay_min_ms": 0.5,'
+        ' "delay_mean_ms": 1.5, "disk_max_ms": 20.0, "session_timeout_ms": 1500, "queue_messages": 64,'
+        ' "drift": 0.01, "snapshot_bytes": 500, "retention_bytes": 1, "release_version": 4, "old_build": 4,'
+        ' "data_per_s": 20.0, "replica_lag_ms": 500, "strict_share": 0.3, "round_robin": true, "lag_max_ms":'
+        ' 1500, "exports_per_s": 1.0, "adopt_after_ms": 1000, "reserve_bytes": 3000, "work_us": 50.0,'
+        ' "faults": {"alter_hostnames": 1.0, "broker_away": 2.0, "change_build": 0.6819466003182975,'
+        ' "change_voters": 1.19, "isolate": 2.16, "kill_between_steps": 2.73, "message_late": 0.00552,'
+        ' "newcomer": 0.5, "partition": 3.3, "raise_features": 0.5071530700748441, "request_repeated":'
+        ' 0.0175, "resign": 2.81, "thought_dead": 1.9120778512709231, "transfer": 1.7}}',
+        id="a checker took a broker for gone whose heartbeat was answered after the commit that unfenced it",
+    ),
 ]
 
 
