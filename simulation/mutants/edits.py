@@ -1,8 +1,8 @@
 """Editing a function of the running program, for a while.
 
 An edit is text for text in the source of one function, which is compiled anew and put in place as the function's code: every reference
-to it, by whatever name, is the edited one. Source that has changed so that the text is no longer found, once and only once, is an
-error, never a mutant that does nothing.
+to it, by whatever name, is the edited one. The text is found whatever its layout. Source that has changed so that it is no longer found,
+once and only once, is an error, never a mutant that does nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ import __future__
 
 import importlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
+
+from simulation.mutants.layout import find_spans, put
+
+_PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation")
 
 
 class StaleMutantError(Exception):
@@ -39,13 +44,27 @@ def find_function(target: str) -> FunctionType:
             # Not by getattr: an inherited method is another class's, and a class method would come bound.
             found = vars(found)[name]
     except (ImportError, KeyError) as error:
-        raise StaleMutantError(f"there is no {target}: {error!r}") from error
+        raise StaleMutantError(f"there is no {target}{_moved_to(path)}: {error!r}") from error
     if isinstance(found, property):
         found = found.fget
     found = getattr(found, "__func__", found)
     if not isinstance(found, FunctionType):
         raise StaleMutantError(f"{target} is no function but {type(found).__name__}")
     return found
+
+
+def _moved_to(path: str) -> str:
+    """Where a function of this name is now, as far as its module was imported."""
+    modules = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
+    places = [name for name in modules if _defines(sys.modules[name], path)]
+    return f"; {path} is in {' and '.join(sorted(places))}" if places else ""
+
+
+def _defines(module: Any, path: str) -> bool:
+    found = module
+    for name in path.split("."):
+        found = vars(found).get(name) if hasattr(found, "__dict__") else None
+    return getattr(found, "__module__", None) == module.__name__
 
 
 def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
@@ -65,6 +84,16 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
     return code.replace(co_qualname=function.__code__.co_qualname)
 
 
+def _replaced(source: str, target: str, old: str, new: str) -> str:
+    count = source.count(old)
+    if count == 1:
+        return source.replace(old, new)
+    spans = find_spans(source, old) if not count else []
+    if len(spans) != 1:
+        raise StaleMutantError(f"{target} has {count or len(spans)} times, not once: {old!r}")
+    return put(source, spans[0], old, new)
+
+
 @contextmanager
 def edited(edits: Sequence[Edit]) -> Iterator[None]:
     """Apply all edits, and take them back. Raises StaleMutantError before anything is changed."""
@@ -72,9 +101,7 @@ def edited(edits: Sequence[Edit]) -> Iterator[None]:
     for target, old, new in edits:
         function = find_function(target)
         source = sources[function][1] if function in sources else inspect.getsource(function)
-        if (count := source.count(old)) != 1:
-            raise StaleMutantError(f"{target} has {count} times, not once: {old!r}")
-        sources[function] = target, source.replace(old, new)
+        sources[function] = target, _replaced(source, target, old, new)
     codes = {function: _compiled(function, source, target) for function, (target, source) in sources.items()}
     originals = {function: function.__code__ for function in codes}
     try:

@@ -13,6 +13,7 @@ from raftlog.quorum.voters import VoterSet
 from raftlog.voter import Voter
 from simulation.mutants import configs, hunt
 from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function
+from simulation.mutants.layout import find_spans, put
 from simulation.mutants.mutant import BrokenMutantError, Killed, Mutant, Survived, run_mutant
 from simulation.mutants.registry import MUTANTS
 from simulation.world import run_swarm
@@ -111,6 +112,55 @@ def test_an_edit_that_does_not_fit_is_an_error_and_changes_nothing(edit: Edit, w
     with pytest.raises(StaleMutantError, match=why), edited([MAJORITY, edit]):
         pytest.fail("must not get here")
     assert offset_of_a_majority() == 5
+
+
+def test_an_edit_that_is_stale_says_where_its_function_is_now() -> None:
+    moved = MAJORITY._replace(target="raftlog.quorum.core:Progress.majority_offset")
+    with pytest.raises(StaleMutantError, match=r"majority_offset is in raftlog\.quorum\.progress"), edited([moved]):
+        pytest.fail("must not get here")
+
+
+SOURCE = """
+    def release(self, link: Any) -> None:
+        if (
+            self.held  # a comment, with a comma
+            and link.peer in self.places
+        ):
+            self.give(
+                link.peer, "a b",
+                count=1,
+            )
+        else:
+            queue.append(link)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "instead"),
+    [
+        ("self.held and\n link.peer in self.places", "False", "        if (\n            False\n        ):"),
+        ("self.held and link.peer in", "link.peer in", "            link.peer in self.places\n"),
+        ('give(link.peer, "a b", count=1)', "give(link.peer)", "            self.give(link.peer)\n        else:"),
+        (
+            "        else:\n queue.append(link)\n",
+            "        else:\n            pass\n",
+            "        else:\n            pass\n",
+        ),
+    ],
+)
+def test_an_edit_is_found_whatever_the_layout(old: str, new: str, instead: str) -> None:
+    assert SOURCE.count(old) == 0
+    (span,) = find_spans(SOURCE, old)
+    assert instead in put(SOURCE, span, old, new)
+
+
+@pytest.mark.parametrize("other", ['"a  b"', "link . peers", "self.hel", "", "  # a comment", "link, peer"])
+def test_what_differs_in_more_than_its_layout_is_not_found(other: str) -> None:
+    assert find_spans(SOURCE, other) == []
+
+
+def test_what_stands_twice_is_found_twice() -> None:
+    assert len(find_spans(SOURCE, "link . peer")) == 2
 
 
 def test_a_mutant_that_only_crashes_the_program_is_no_kill() -> None:
