@@ -1,4 +1,4 @@
-"""BrokerTimelines with a rule broken on purpose, each in a process of its own: some never end, and are ended."""
+"""Runs with a rule broken on purpose, each in a process of its own: some never end, and are ended."""
 
 from __future__ import annotations
 

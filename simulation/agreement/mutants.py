@@ -37,9 +37,9 @@ class Sight:
     mutant: Mutant
     lives: int = 0
     hung: int = 0
-    """BrokerTimelines that did not end."""
+    """Runs that did not end."""
     seen: int = 0
-    """BrokerTimelines in which it was seen."""
+    """Runs in which it was seen."""
     by: Counter[str] = field(default_factory=Counter)
     """Rule, or STATE_HASH -> in how many lives."""
 
@@ -96,12 +96,12 @@ def _states(spark: SparkSession, life: Life) -> list[str]:
 
 def as_markdown(sights: Sequence[Sight]) -> str:
     """The tables of docs/agreement.md: the mutants that were seen, and why the others were not."""
-    lines = ["| Mutant | What it breaks | Seen by (lives) | Seen |", "|---|---|---|---|"]
+    lines = ["| Mutant | What it breaks | Seen by (runs) | Seen |", "|---|---|---|---|"]
     for sight in sights:
         if sight.seen:
             by = ", ".join(f"{_name(rule)} ({count})" for rule, count in sight.by.most_common())
             lines.append(f"| `{sight.mutant.name}` | {sight.mutant.rule} | {by} | {sight.seen} of {sight.lives} |")
-    lines += ["", "| Mutant not seen | What it breaks | Why | BrokerTimelines |", "|---|---|---|---|"]
+    lines += ["", "| Mutant not seen | What it breaks | Why | Runs |", "|---|---|---|---|"]
     for sight in sights:
         if not sight.seen:
             why = WHY_UNSEEN.get(sight.mutant.name, "**not explained**")

@@ -1,4 +1,4 @@
-"""BrokerTimelines a cluster's life and exports its committed log, as ``raftlog export`` would have done now and then while it lived."""
+"""Runs a simulated cluster and exports its committed log in increments, as ``raftlog export`` would have done while it ran."""
 
 from __future__ import annotations
 

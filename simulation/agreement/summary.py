@@ -18,7 +18,7 @@ from simulation.agreement.spliced import audit_spliced
 from simulation.cli import silence
 
 AHEAD = 4
-"""BrokerTimelines that wait to be asked about: so many are lived while Spark is busy."""
+"""Simulated runs that may wait for Spark."""
 AUDITED_AT_ONCE = 50
 
 
@@ -28,7 +28,7 @@ class Summary:
 
     lives: int = 0
     empty: int = 0
-    """BrokerTimelines in which nothing was committed."""
+    """Runs in which nothing was committed."""
     records: int = 0
     states: int = 0
     verified: int = 0
