@@ -25,7 +25,8 @@ from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
-from raftlog.config.node import BrokerConfig, NodeConfig
+from raftlog.config.node import NodeConfig
+from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import add_broker_metrics, add_space_metrics
@@ -48,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 def settings_of(config: NodeConfig) -> BrokerSettings:
     """The broker's settings in a node's configuration. Raises ConfigError if times do not fit each other."""
-    own = config.broker
+    own, settings = config.broker, config.settings
     assert own is not None, "not the configuration of a broker"
     return BrokerSettings(
         broker_id=config.node_id,
@@ -57,39 +58,31 @@ def settings_of(config: NodeConfig) -> BrokerSettings:
         listen=config.listener.address,
         advertised_host=own.advertised.host,
         advertised_port=own.advertised.port,
-        rack=own.rack,
-        id_generation_force=own.id_generation_force,
+        rack=settings.broker_rack,
+        id_generation_force=settings.broker_id_generation_force,
         log_dirs=(str(config.directory),),
-        request_timeout_ms=own.request_timeout_ms,
-        request_timeout_max_ms=own.request_timeout_max_ms,
+        request_timeout_ms=settings.request_timeout_ms,
+        request_timeout_max_ms=settings.request_timeout_max_ms,
         lifecycle=LifecycleSettings(
-            heartbeat_interval_ms=own.heartbeat_interval_ms,
-            session_timeout_ms=own.session_timeout_ms,
-            fencing_timeout_ms=own.fencing_timeout_ms,
-            registration_timeout_ms=own.registration_timeout_ms,
-            shutdown_timeout_ms=own.shutdown_timeout_ms,
+            heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
+            session_timeout_ms=settings.broker_session_timeout_ms,
+            fencing_timeout_ms=settings.broker_fencing_timeout_ms,
+            registration_timeout_ms=settings.initial_broker_registration_timeout_ms,
+            shutdown_timeout_ms=settings.controlled_shutdown_timeout_ms,
         ),
-        replication=_replication(config, own),
-        partitions=PartitionSettings(
-            broker_id=config.node_id,
-            cluster_id=config.cluster_id,
-            replica_lag_time_max_ms=own.replica_lag_time_max_ms,
-            replica_fetch_wait_max_ms=own.replica_fetch_wait_max_ms,
-            replica_fetch_max_bytes=own.replica_fetch_max_bytes,
-            replica_fetch_response_max_bytes=own.replica_fetch_response_max_bytes,
-            replica_fetch_backoff_ms=own.replica_fetch_backoff_ms,
-            request_timeout_max_ms=own.request_timeout_max_ms,
+        replication=ReplicationSettings(
+            **values_of(ReplicationSettings, settings), free_space_reserve_bytes=_reserve_bytes(config)
         ),
+        partitions=PartitionSettings(broker_id=config.node_id, **values_of(PartitionSettings, settings)),
     )
 
 
-def _replication(config: NodeConfig, own: BrokerConfig) -> ReplicationSettings:
-    reserve_bytes = 0
-    if own.log_free_space_reserve_bytes and config.directory.is_dir():
-        reserve_bytes = effective_reserve_bytes(own.log_free_space_reserve_bytes, disk_bytes(config.directory))
-    return ReplicationSettings(
-        replica_socket_timeout_ms=own.replica_socket_timeout_ms, free_space_reserve_bytes=reserve_bytes
-    )
+def _reserve_bytes(config: NodeConfig) -> int:
+    """What is to stay free of the disk."""
+    reserve_bytes = config.settings.log_free_space_reserve_bytes
+    if not reserve_bytes or not config.directory.is_dir():
+        return 0
+    return effective_reserve_bytes(reserve_bytes, disk_bytes(config.directory))
 
 
 async def run_broker(config: NodeConfig) -> int:

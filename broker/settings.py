@@ -1,4 +1,4 @@
-"""What a broker is told about itself."""
+"""What a broker is told about itself. Where a default is a key's, the key says what it means."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from broker.partition.settings import PartitionSettings
 from broker.replication.settings import ReplicationSettings
 from raftlog.client.snapshot_fetch import PIECE_BYTES
+from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
 from raftlog.metadata import versions
 
@@ -26,13 +27,11 @@ class LifecycleSettings:
     controller is fenced there first, so that the healthy majority does not lose it for a hiccup it has survived.
     """
 
-    heartbeat_interval_ms: int = 2000
-    session_timeout_ms: int = 9000
-    fencing_timeout_ms: int = 12000
-    registration_timeout_ms: int = 60000
-    """initial.broker.registration.timeout.ms"""
-    shutdown_timeout_ms: int = 30000
-    """controlled.shutdown.timeout.ms"""
+    heartbeat_interval_ms: int = Settings.broker_heartbeat_interval_ms
+    session_timeout_ms: int = Settings.broker_session_timeout_ms
+    fencing_timeout_ms: int = Settings.broker_fencing_timeout_ms
+    registration_timeout_ms: int = Settings.initial_broker_registration_timeout_ms
+    shutdown_timeout_ms: int = Settings.controlled_shutdown_timeout_ms
     retry_backoff_min_ms: int = 100
     shutdown_interval_ms: int = 100
     """Between heartbeats while waiting for the controller to let it go."""
@@ -99,15 +98,12 @@ class BrokerSettings:
     listen: str
     advertised_host: str = ""
     advertised_port: int = 0
-    rack: str = ""
-    id_generation_force: bool = False
-    """Without an id, and without one of its host: a new one at once, whoever is absent."""
+    rack: str = Settings.broker_rack
+    id_generation_force: bool = Settings.broker_id_generation_force
     log_dirs: tuple[str, ...] = ()
     features: tuple[tuple[str, int, int], ...] = SUPPORTED_FEATURES
-    request_timeout_ms: int = 30_000
-    """request.timeout.ms: of a request that names none."""
-    request_timeout_max_ms: int = 300_000
-    """request.timeout.max.ms: a request that names a longer timeout has this one."""
+    request_timeout_ms: int = Settings.request_timeout_ms
+    request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_parked_reads: int = 10_000
     """Reads that may wait for an image at a time; more are refused."""
     image_max_bytes: int = 256 << 20

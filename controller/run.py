@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import time
-from dataclasses import fields, replace
 
 import structlog
 
@@ -18,6 +17,7 @@ from controller.settings import ControllerSettings
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
 from raftlog.config.node import NodeConfig
+from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.node_metrics import (
@@ -48,11 +48,12 @@ HAND_OVER_S = 1.0
 
 
 def settings_of(config: NodeConfig, *, bootstrap_metadata_version: int = 0) -> ControllerSettings:
-    """The controller's settings are the configuration's fields of the same names, but for what formatting decides."""
-    names = [field.name for field in fields(ControllerSettings) if field.name != "bootstrap_metadata_version"]
+    """The configuration's keys, with what formatting has decided, and what is to stay free of the disk."""
+    reserve_bytes = config.settings.metadata_log_free_space_reserve_bytes
     return ControllerSettings(
-        **{name: getattr(config.controller, name) for name in names},
+        **values_of(ControllerSettings, config.settings),
         bootstrap_metadata_version=bootstrap_metadata_version,
+        free_space_reserve_bytes=effective_reserve_bytes(reserve_bytes, disk_bytes(config.directory)),
     )
 
 
@@ -78,10 +79,7 @@ async def run_controller(config: NodeConfig) -> int:
     http: HttpServer | None = None
     try:
         service = ControllerService(
-            replace(
-                settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
-                metadata_log_free_space_reserve_bytes=_reserve_bytes(config),
-            ),
+            settings_of(config, bootstrap_metadata_version=bootstrap.metadata_version),
             config.quorum_config(store.identity.directory_id, bootstrap.voters),
             store,
             transport,
@@ -122,13 +120,6 @@ async def run_controller(config: NodeConfig) -> int:
         return code
     log.info("controller stopped", node=config.node_id)
     return signals.exit_code
-
-
-def _reserve_bytes(config: NodeConfig) -> int:
-    """What is to stay free of the disk."""
-    assert config.controller is not None
-    reserve_bytes = config.controller.metadata_log_free_space_reserve_bytes
-    return effective_reserve_bytes(reserve_bytes, disk_bytes(config.directory))
 
 
 async def _hand_over(service: ControllerService) -> None:

@@ -141,7 +141,7 @@ class World:
                 metadata_max_retention_bytes=config.retention_bytes,
             )
         if config.reserve_bytes:
-            settings = replace(settings, metadata_log_free_space_reserve_bytes=config.reserve_bytes)
+            settings = replace(settings, free_space_reserve_bytes=config.reserve_bytes)
         if config.lag_max_ms:
             settings = replace(settings, broker_metadata_lag_max_ms=config.lag_max_ms)
         if config.adopt_after_ms:

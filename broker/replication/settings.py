@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.config.settings import Settings
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
-    """Names are Kafka's where Kafka has them. Times in milliseconds."""
+    """Keys under their own names, and what is no key. Times in milliseconds."""
 
-    replica_socket_timeout_ms: int = 30_000
-    """How much later than it may be parked a leader may answer a fetch, before its link counts as dead."""
+    replica_socket_timeout_ms: int = Settings.replica_socket_timeout_ms
     alter_partition_timeout_ms: int = 5_000
     """How long the controller may take for an AlterPartition, before its outcome counts as unknown."""
     free_space_reserve_bytes: int = 0

@@ -108,7 +108,7 @@ class ControllerService:
         self._farewell = Farewell()
         self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
         self._store = store
-        self.space = SpaceWatch(settings.metadata_log_free_space_reserve_bytes)
+        self.space = SpaceWatch(settings.free_space_reserve_bytes)
         self.turns = Turns(self, self.replica, self._intake, self._answers, self._stopwatch)
         self.successor = asyncio.Event()
         """Set while another node is known to lead."""

@@ -52,11 +52,11 @@ def check(
       raftlog config check node1.toml
       raftlog config check node1.toml --set log.level=debug
     """
-    from raftlog.config import load_config
-    from raftlog.config.settings import Settings, key_of
+    from raftlog.config.load import load_config
+    from raftlog.config.settings import FIELD_OF_KEY, Settings
 
     config = load_config(file, flags=flags or [])
-    defaults = {key_of(name): field.default for name, field in Settings.model_fields.items()}
+    defaults = {key: getattr(Settings, name) for key, name in FIELD_OF_KEY.items()}
     if as_json:
         print_json({key: _plain(value) for key, value in config.items()})
         return

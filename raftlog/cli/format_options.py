@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from raftlog.config import NodeConfig, load_config
 from raftlog.config.fields import parse_voter
+from raftlog.config.load import load_config
+from raftlog.config.node import NodeConfig
 from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION

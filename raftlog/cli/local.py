@@ -296,7 +296,7 @@ class LocalCluster:
         return free_ports(count)
 
     def _prepare(self, node: Node) -> None:
-        from raftlog.config import load_config
+        from raftlog.config.load import load_config
         from raftlog.storage.api import NodeIdentity
         from raftlog.storage.meta_file import format_storage
 

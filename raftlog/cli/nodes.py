@@ -11,7 +11,8 @@ import typer
 import uvloop
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
-from raftlog.config import NodeConfig, load_config
+from raftlog.config.load import load_config
+from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError
 from raftlog.runtime import tune_memory
 from raftlog.storage.private import UMASK
@@ -30,7 +31,7 @@ def run_node(role: str, path: Path | None, flags: list[str] | None, find_main: C
     from raftlog.observability.logs import setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
-    setup_logging(config.log_level, config.log_format, **bound)
+    setup_logging(config.settings.log_level, config.settings.log_format, **bound)
     os.umask(UMASK)
     main = find_main()
     tune_memory()

@@ -129,7 +129,7 @@ def _say(as_json: bool, text: str, document: dict[str, Any]) -> None:
 
 
 def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, str]:
-    from raftlog.config import load_config
+    from raftlog.config.load import load_config
     from raftlog.storage.meta_file import read_identity
 
     loaded = load_config(config, flags=flags or [])

@@ -189,7 +189,7 @@ def restore_(
         raise ConfigError("a backup is restored for a controller, which has a node.id")
     loaded = None
     if config is not None or flags:
-        from raftlog.config import load_config
+        from raftlog.config.load import load_config
 
         loaded = load_config(config, flags=flags or [])
     directory_id, bootstrap = beginning(

@@ -111,7 +111,7 @@ def format_(
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, wanted)
     loaded = None
     if directory is None:
-        from raftlog.config import load_config
+        from raftlog.config.load import load_config
 
         loaded = load_config(config, flags=flags or [])
     directory_id, bootstrap = beginning(
@@ -172,6 +172,6 @@ def _directory_asked(config: Path | None, flags: list[str], directory: Path | No
 
     if config is None and not flags and not environment_configures():
         raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
-    from raftlog.config import load_config
+    from raftlog.config.load import load_config
 
     return load_config(config, flags=flags).directory

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BeforeValidator, Field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, parse_endpoint
-from raftlog.quorum.config import Voter
+from raftlog.voter import Voter
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a value is read before its type is checked. pydantic's BeforeValidator, but that declarations do not import it."""
+
+    parse: Callable[[object], object]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """What pydantic asks the parts of a type for."""
+        from pydantic import BeforeValidator
+
+        return BeforeValidator(self.parse).__get_pydantic_core_schema__(source, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bounds of a whole number, both inclusive."""
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """What pydantic asks the parts of a type for."""
+        from pydantic import Field
+
+        return handler.generate_schema(Annotated[source, Field(ge=self.least, le=self.most)])
 
 
 def parse_voter(value: object) -> Voter:
@@ -37,10 +67,9 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Int = Annotated[int, BeforeValidator(_no_bool)]
-Positive = Annotated[Int, Field(ge=1, le=2**53)]
-NonNegative = Annotated[Int, Field(ge=0, le=2**53)]
-NodeId = Annotated[Int, Field(ge=0, le=2**31 - 1)]
-Strings = Annotated[tuple[str, ...], BeforeValidator(_split)]
-Endpoints = Annotated[tuple[Annotated[Endpoint, BeforeValidator(parse_endpoint)], ...], BeforeValidator(_split)]
-Voters = Annotated[tuple[Annotated[Voter, BeforeValidator(parse_voter)], ...], BeforeValidator(_split)]
+Positive = Annotated[int, Within(1, 2**53), Read(_no_bool)]
+NonNegative = Annotated[int, Within(0, 2**53), Read(_no_bool)]
+NodeId = Annotated[int, Within(0, 2**31 - 1), Read(_no_bool)]
+Strings = Annotated[tuple[str, ...], Read(_split)]
+Endpoints = Annotated[tuple[Annotated[Endpoint, Read(parse_endpoint)], ...], Read(_split)]
+Voters = Annotated[tuple[Annotated[Voter, Read(parse_voter)], ...], Read(_split)]

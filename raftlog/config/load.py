@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from raftlog.config.node import NodeConfig, node_config
 from raftlog.config.rules import broken_rules
-from raftlog.config.settings import FIELD_OF_KEY, Settings
+from raftlog.config.settings import FIELD_OF_KEY, Settings, key_of
 from raftlog.config.sources import Given, process_environment, read_environment, read_file, read_flags, shown, suggest
 from raftlog.errors import ConfigError
+
+
+def _checked_settings() -> type[BaseModel]:
+    """The fields of :class:`Settings` under their keys' names, with values that pydantic reads and checks."""
+    types = get_type_hints(Settings, include_extras=True)
+    declared: dict[str, Any] = {one.name: (types[one.name], one.default) for one in fields(Settings)}
+    return create_model("Settings", __config__=ConfigDict(alias_generator=key_of, extra="forbid"), **declared)
+
+
+_Checked = _checked_settings()
 
 
 def load_config(
@@ -38,7 +50,7 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
     """Settings from the values that are right, and the names of the fields that are not."""
     values = {key: one.value for key, one in given.items()}
     try:
-        return Settings.model_validate(values), set()
+        return _settings(values), set()
     except ValidationError as error:
         wrong: dict[str, list[str]] = {}
         for detail in error.errors(include_url=False):
@@ -49,7 +61,12 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
             for key in sorted(wrong)
         ]
         good = {key: value for key, value in values.items() if key not in wrong}
-        return Settings.model_validate(good), {FIELD_OF_KEY[key] for key in wrong}
+        return _settings(good), {FIELD_OF_KEY[key] for key in wrong}
+
+
+def _settings(values: Mapping[str, object]) -> Settings:
+    """Settings from values under their keys. Raises ValidationError."""
+    return Settings(**dict(_Checked.model_validate(values)))
 
 
 def _message(path: Path | None, mistakes: list[str]) -> str:

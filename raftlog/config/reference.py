@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from raftlog.config.settings import KEYS, Settings, key_of
 from raftlog.config.sources import ENV_OF_KEY
@@ -23,8 +23,8 @@ class KeyReference:
 def reference() -> list[KeyReference]:
     """All keys, in the order of :mod:`raftlog.config.settings`."""
     rows = []
-    for name, field in Settings.model_fields.items():
-        key, info = key_of(name), KEYS[name]
+    for field in fields(Settings):
+        key, info = key_of(field.name), KEYS[field.name]
         default = str(field.default) if field.default not in (None, ()) else ""
-        rows.append(KeyReference(key, ENV_OF_KEY[key], default, info.unit, info.roles, field.description or ""))
+        rows.append(KeyReference(key, ENV_OF_KEY[key], default, info.unit, info.roles, info.doc))
     return rows

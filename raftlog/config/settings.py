@@ -2,38 +2,45 @@
 
 A field's name with dots for underscores is its key (Kafka's where Kafka has one); ``RAFTLOG_`` and the name in capitals is
 its environment variable. ``raftlog config keys`` prints this file as a table.
+
+A part of the program whose settings have defaults of their own takes them from here (``Settings.request_timeout_ms``), so this file
+imports nothing heavy: pydantic checks values in ``load.py``.
 """
+
+# ruff: noqa: RUF009  (_key is dataclasses.field)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from raftlog.config.fields import Endpoints, NodeId, NonNegative, Positive, Strings, Voters
+from raftlog.resource_limits import TransportLimits
 
 BOTH = ("controller", "broker")
 CONTROLLER = ("controller",)
 BROKER = ("broker",)
+_TRANSPORT = TransportLimits()
 
 
 class KeyInfo(NamedTuple):
-    """What a key's type does not say: its unit, and which roles read it."""
+    """What a key's type and default do not say. ``roles``: which read it."""
 
+    doc: str
     unit: str
     roles: tuple[str, ...]
 
 
 def _key(default: Any, doc: str, *, unit: str = "", roles: tuple[str, ...] = BOTH) -> Any:
-    return Field(default, description=doc, json_schema_extra={"unit": unit, "roles": " ".join(roles)})
+    return field(default=default, metadata={"info": KeyInfo(doc, unit, roles)})
 
 
-class Settings(BaseModel):
-    """The values of all keys, as given or defaulted, before they are checked against each other."""
+@dataclass(frozen=True)
+class Settings:
+    """The values of all keys, as given or defaulted, before they are checked against each other.
 
-    model_config = ConfigDict(
-        alias_generator=lambda name: name.replace("_", "."), extra="forbid", frozen=True, arbitrary_types_allowed=True
-    )
+    A field of the class itself is the key's default.
+    """
 
     # --- who this node is ---------------------------------------------------------------------------------------------
     process_roles: Strings = _key(
@@ -384,7 +391,7 @@ class Settings(BaseModel):
         roles=BOTH,
     )
     socket_request_max_bytes: Positive = _key(
-        64 << 20,
+        _TRANSPORT.max_message_bytes,
         "The largest message; a larger one is refused. Requests to a server have smaller bounds: 32 MiB for"
         " clients of a broker, 8 MiB for clients of a controller.",
         unit="bytes",
@@ -392,15 +399,17 @@ class Settings(BaseModel):
 
     # --- connections --------------------------------------------------------------------------------------------------
     max_connections: Positive = _key(
-        1_000,
+        _TRANSPORT.max_connections,
         "The most open connections on the listener; a node closes further ones at once. It is lower if the"
         " process may not open enough files.",
     )
     connections_max_idle_ms: Positive = _key(
-        600_000, "A node closes a connection that has had no open call for this long.", unit="ms"
+        _TRANSPORT.connection_max_idle_ms,
+        "A node closes a connection that has had no open call for this long.",
+        unit="ms",
     )
     queued_max_response_bytes: Positive = _key(
-        128 << 20,
+        _TRANSPORT.max_queued_total_bytes,
         "The most bytes of replies that all peers together may leave unread. Above it the node disconnects the"
         " peer that has read nothing for the longest time.",
         unit="bytes",
@@ -427,15 +436,13 @@ def key_of(field_name: str) -> str:
     return field_name.replace("_", ".")
 
 
-FIELD_OF_KEY: dict[str, str] = {key_of(name): name for name in Settings.model_fields}
+KEYS: dict[str, KeyInfo] = {one.name: one.metadata["info"] for one in fields(Settings)}
+"""Field name of :class:`Settings` -> what is said about it."""
+
+FIELD_OF_KEY: dict[str, str] = {key_of(name): name for name in KEYS}
 """Configuration key -> field name of :class:`Settings`."""
 
 
-def _info(name: str) -> KeyInfo:
-    extra = Settings.model_fields[name].json_schema_extra
-    assert isinstance(extra, dict)
-    return KeyInfo(str(extra["unit"]), tuple(str(extra["roles"]).split()))
-
-
-KEYS: dict[str, KeyInfo] = {name: _info(name) for name in Settings.model_fields}
-"""Field name of :class:`Settings` -> unit and roles."""
+def values_of(kind: type[Any], settings: Settings) -> dict[str, Any]:
+    """The values of the keys that ``kind``, a dataclass, has as fields, by name: it takes these keys as they are."""
+    return {one.name: getattr(settings, one.name) for one in fields(kind) if one.name in KEYS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.config.settings import Settings
 from raftlog.voter import Voter
 
 __all__ = ["QuorumConfig", "Voter"]
@@ -28,20 +29,20 @@ class QuorumConfig:
     node_id: int
     directory_id: str
     voters: tuple[Voter, ...]
-    election_timeout_ms: int = 1000
-    election_jitter_max_ms: int = 200
-    fetch_timeout_ms: int = 1000
-    election_backoff_max_ms: int = 40
+    election_timeout_ms: int = Settings.controller_quorum_election_timeout_ms
+    election_jitter_max_ms: int = Settings.controller_quorum_election_jitter_max_ms
+    fetch_timeout_ms: int = Settings.controller_quorum_fetch_timeout_ms
+    election_backoff_max_ms: int = Settings.controller_quorum_election_backoff_max_ms
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
-    fetch_max_wait_ms: int = 400
+    fetch_max_wait_ms: int = Settings.controller_quorum_fetch_max_wait_ms
     high_watermark_linger_ms: int = 20
     """How long a replica's fetch stays parked when the only news for it is the high watermark. Nobody waits for that: commits
     need the replica's next acknowledgement, brokers ask the leader. It rides on the next data or round, or comes after this; at
     once, as KIP-1166 has it, it would double the messages of every write. 0: at once."""
-    fetch_max_bytes: int = 8 << 20
+    fetch_max_bytes: int = Settings.controller_quorum_fetch_max_bytes
     fetch_snapshot_max_bytes: int = 1 << 20
     """What a part of a snapshot is asked to have at the most."""
-    request_timeout_ms: int = 1000
+    request_timeout_ms: int = Settings.controller_quorum_request_timeout_ms
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""
     endpoint: str = ""

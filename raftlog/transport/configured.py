@@ -16,15 +16,18 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
     """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
     tls = config.tls and TlsConfig(config.tls.certificate, config.tls.key, config.tls.ca)
     settings = config.settings
-    limits = TransportLimits(
-        max_message_bytes=config.max_message_bytes,
-        max_queued_bytes=max(64 << 20, config.max_message_bytes),
-        max_queued_total_bytes=max(settings.queued_max_response_bytes, config.max_message_bytes),
+    message_bytes = settings.socket_request_max_bytes
+    defaults = TransportLimits()
+    limits = replace(
+        defaults,
+        max_message_bytes=message_bytes,
+        max_queued_bytes=max(defaults.max_queued_bytes, message_bytes),
+        max_queued_total_bytes=max(settings.queued_max_response_bytes, message_bytes),
         max_connections=connections_allowed(settings.max_connections),
         connection_max_idle_ms=settings.connections_max_idle_ms,
     )
     if config.controller is not None:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
-        limits = limits.within(config.controller.fetch_timeout_ms)
+        limits = limits.within(settings.controller_quorum_fetch_timeout_ms)
     return GrpcServerTransport(limits, tls=tls or None)

@@ -7,7 +7,7 @@ import pytest
 from broker.registration.directory import open_directory
 from broker.run import run_broker, settings_of
 from broker.settings import LifecycleSettings
-from raftlog.config import load_config
+from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.meta_file import META_FILE, format_storage

@@ -18,7 +18,7 @@ from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.cli.local_commands import start_quorum
 from raftlog.cli.processes import Daemons
 from raftlog.cli.quorum_queries import Answer, Quorum
-from raftlog.config import load_config
+from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.meta_file import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2

@@ -6,14 +6,15 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from raftlog.config.reference import reference
-from raftlog.config.settings import FIELD_OF_KEY, Settings
-from raftlog.quorum.config import QuorumConfig
+from raftlog.config.settings import FIELD_OF_KEY, KEYS, Settings
 
 
 def test_every_key_is_documented_with_roles_and_units() -> None:
     rows = reference()
-    assert len(rows) == len(Settings.model_fields) == len(FIELD_OF_KEY)
+    assert len(rows) == len(fields(Settings)) == len(FIELD_OF_KEY)
     for row in rows:
         assert row.doc.rstrip().endswith((".", ")")), row.key
         assert row.roles
@@ -30,11 +31,13 @@ def test_no_key_is_a_table_of_another() -> None:
     assert not [(a, b) for a in keys for b in keys if b.startswith(a + ".")]
 
 
-def test_defaults_are_those_of_the_quorum() -> None:
-    defaults = {field.name: field.default for field in fields(QuorumConfig)}
-    for name in ("election_timeout_ms", "election_jitter_max_ms", "election_backoff_max_ms", "fetch_timeout_ms",
-                 "fetch_max_wait_ms", "fetch_max_bytes", "request_timeout_ms"):  # fmt: skip
-        assert Settings.model_fields[f"controller_quorum_{name}"].default == defaults[name], name
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_a_role_reads_only_keys_that_say_so(role: str) -> None:
+    others = {name for name, info in KEYS.items() if role not in info.roles}
+    sources = [path.read_text() for path in (Path(__file__).parents[2] / role).rglob("*.py")]
+    read = {name for source in sources for name in re.findall(r"settings\.(\w+)", source, re.IGNORECASE)}
+    assert read & KEYS.keys()
+    assert read & others == set()
 
 
 def test_the_document_lists_exactly_these_keys_with_their_descriptions() -> None:

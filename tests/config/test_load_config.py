@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.config import Endpoint, NodeConfig, load_config
-from raftlog.endpoint import parse_endpoint
+from controller.run import settings_of
+from raftlog.config.load import load_config
+from raftlog.config.node import NodeConfig
+from raftlog.endpoint import Endpoint, parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
 from raftlog.quorum.config import Voter
@@ -63,8 +65,8 @@ def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     assert quorum.voters[2] == Voter(3, "127.0.0.1:9095")
     assert (quorum.directory_id, quorum.fetch_timeout_ms, quorum.election_timeout_ms) == ("D", 1000, 1000)
     longer = load(write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n"))
-    assert longer.controller is not None
-    assert longer.controller.broker_session_timeout_ms == 11_000
+    longer.directory.mkdir()
+    assert settings_of(longer).broker_session_timeout_ms == 11_000
 
 
 def test_a_broker(write: Callable[[str], Path]) -> None:
@@ -73,7 +75,9 @@ def test_a_broker(write: Callable[[str], Path]) -> None:
     assert config.broker is not None
     assert config.broker.controllers == ("127.0.0.1:9093",)
     assert config.broker.advertised == Endpoint("127.0.0.1", 9092)
-    assert config.broker.fencing_timeout_ms > config.broker.session_timeout_ms > 2 * config.broker.heartbeat_interval_ms
+    settings = config.settings
+    assert settings.broker_fencing_timeout_ms > settings.broker_session_timeout_ms
+    assert settings.broker_session_timeout_ms > 2 * settings.broker_heartbeat_interval_ms
     with pytest.raises(ValueError, match="only a controller"):
         config.quorum_config("D")
 
@@ -93,16 +97,15 @@ def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Pat
     nested = load(write(tail + '[controller.quorum]\nvoters = ["1@h:1"]\nfetch.timeout.ms = 3000\n'))
     quoted = load(write(tail + '"controller.quorum.voters" = ["1@h:1"]\n"controller.quorum.fetch.timeout.ms" = 3000\n'))
     assert nested == quoted
-    assert nested.controller is not None
-    assert nested.controller.fetch_timeout_ms == 3000
+    assert nested.quorum_config("d").fetch_timeout_ms == 3000
 
 
 def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> None:
     path = write(CONTROLLER + 'log.level = "error"\n')
-    assert load(path).log_level == "error"
-    assert load(path, RAFTLOG_LOG_LEVEL="debug").log_level == "debug"
-    assert load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").log_level == "warning"
-    assert load(path, "log.level=warning", "log.level=info").log_level == "info"
+    assert load(path).settings.log_level == "error"
+    assert load(path, RAFTLOG_LOG_LEVEL="debug").settings.log_level == "debug"
+    assert load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").settings.log_level == "warning"
+    assert load(path, "log.level=warning", "log.level=info").settings.log_level == "info"
 
 
 def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
@@ -113,7 +116,7 @@ def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
     )
     assert config.controller is not None
     assert config.controller.voters == (Voter(1, "a:1"), Voter(2, "b:2"))
-    assert config.controller.fetch_timeout_ms == 4000
+    assert config.settings.controller_quorum_fetch_timeout_ms == 4000
 
 
 def test_without_a_file() -> None:
@@ -267,7 +270,7 @@ controller.quorum.auto.join.enable = true
 
 def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(write: Callable[[str], Path]) -> None:
     config = load(write(JOINING))
-    assert config.controller.controller_quorum_auto_join_enable
+    assert config.settings.controller_quorum_auto_join_enable
     quorum = config.quorum_config("d4", ())
     assert (quorum.voters, quorum.bootstrap_servers, quorum.endpoint) == ((), ("10.0.0.1:9093",), "10.0.0.4:9093")
     assert [peer.node_id for peer in quorum.bootstrap_peers] == [-2]

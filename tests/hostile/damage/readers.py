@@ -27,7 +27,7 @@ import typer.main
 from broker.registration.directory import open_directory
 from raftlog import batch
 from raftlog.cli import main as cli
-from raftlog.config import load_config
+from raftlog.config.load import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.metadata import snapshot_file
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
