@@ -156,7 +156,7 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
     registry.latency("raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency)
     add_controller_metrics(
         registry,
-        active=lambda: service.active is not None,
+        active=lambda: service.decider is not None,
         image=lambda: service.image,
         describe_brokers=lambda: known_brokers(service),
     )

@@ -260,7 +260,7 @@ class World:
 
     def active(self) -> ControllerService | None:
         """The newest active controller that is up."""
-        found = [host.service for host in self.controllers if host.service is not None and host.service.active]
+        found = [host.service for host in self.controllers if host.service is not None and host.service.decider]
         return max(found, key=lambda service: service.controller_epoch, default=None)
 
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:

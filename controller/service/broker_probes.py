@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from raftlog.errors import ConfigError
 from raftlog.metadata.entities import Broker
 from raftlog.transport.api import Probe, Transport
@@ -34,10 +34,10 @@ class BrokerProbes:
     """The probes of one node while it is the active controller. ``found``: this registration's process seems to be gone."""
 
     def __init__(
-        self, transport: Transport, active: Callable[[], ActiveController | None], found: Callable[[int, int], None]
+        self, transport: Transport, decider: Callable[[], Decider | None], found: Callable[[int, int], None]
     ) -> None:
         self._transport = transport
-        self._active = active
+        self._active = decider
         self._found = found
         self._links: dict[int, int] = {}
         """id(link) -> the broker whose newest heartbeat came on it."""
@@ -83,8 +83,8 @@ class BrokerProbes:
         task.add_done_callback(lambda _: self._tasks.get(broker_id) is task and self._tasks.pop(broker_id))
 
     def _registered(self, broker_id: int) -> Broker | None:
-        active = self._active()
-        broker = active.pending.brokers.get(broker_id) if active is not None else None
+        decider = self._active()
+        broker = decider.pending.brokers.get(broker_id) if decider is not None else None
         return broker
 
     async def _try_first(self, broker_id: int, epoch: int) -> None:
@@ -96,10 +96,10 @@ class BrokerProbes:
         refusals = 0
         while broker_id not in self._newest:
             broker = self._registered(broker_id)
-            active = self._active()
-            if broker is None or active is None or broker.epoch != epoch or broker.fenced:
+            decider = self._active()
+            if broker is None or decider is None or broker.epoch != epoch or broker.fenced:
                 return
-            if not active.sessions.is_alive(broker_id, asyncio.get_running_loop().time()):
+            if not decider.sessions.is_alive(broker_id, asyncio.get_running_loop().time()):
                 return
             refusals = refusals + 1 if await self._probe(broker) is Probe.REFUSED else 0
             if refusals == REFUSALS and broker_id not in self._newest:

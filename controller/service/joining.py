@@ -87,7 +87,7 @@ class Joining:
     async def _ask(self, wanted: Wish, seen: QuorumDescription) -> None:
         kind = type(wanted).__name__.removesuffix("Request")
         try:
-            await (self._ask_here(wanted) if self._service.active is not None else self._ask_leader(wanted, seen))
+            await (self._ask_here(wanted) if self._service.decider is not None else self._ask_leader(wanted, seen))
         except ApiError as error:
             log.info("the voter set stays as it is for now", asked=kind, why=str(error))
         else:

@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from controller.service.chunk import ChunkBuilder
 from controller.service.image_loader import fold_slice
 from controller.service.parking import Parked, Parking
@@ -34,7 +34,7 @@ class Leadership:
         self.lao = LaoTracker(epoch, epoch_start_offset)
         self.lao.seed(committed)
         self.parking = Parking(send)
-        self.active: ActiveController | None = None
+        self.decider: Decider | None = None
         self.visibility_seen: tuple[int, int] = (-1, -1)
         """LAO and the minimum of told as last acted upon."""
         self.long_round = 0
@@ -66,7 +66,7 @@ class Leadership:
         if not arrived or end <= self.epoch_start_offset:
             return False
         self._keep_image()
-        self.active = ActiveController(
+        self.decider = Decider(
             node_id=quorum.node_id,
             cluster_id=quorum.cluster_id,
             epoch=self.epoch,

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from controller.disk.snapshots import SnapshotLoad, Snapshots
 from controller.disk.space import FINE, SpaceWatch
 from controller.service.answers import Answers
@@ -103,7 +103,7 @@ class ControllerService:
         self._next_tick = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._observers = Observers(self, self.soon, self._stopwatch)
-        self._broker_probes = BrokerProbes(transport, lambda: self.active, self._broker_gone)
+        self._broker_probes = BrokerProbes(transport, lambda: self.decider, self._broker_gone)
         self.hand_over = HandOver(self)
         self._farewell = Farewell()
         self._joining = Joining(self, transport, rng, auto_join=settings.controller_quorum_auto_join_enable)
@@ -218,9 +218,9 @@ class ControllerService:
         return self.leadership.lao.lao if self.leadership is not None else -1
 
     @property
-    def active(self) -> ActiveController | None:
+    def decider(self) -> Decider | None:
         """The state machine that decides requests; None unless this node leads and has finished claiming."""
-        return self.leadership.active if self.leadership is not None else None
+        return self.leadership.decider if self.leadership is not None else None
 
     @property
     def log_start_offset(self) -> int:
@@ -325,7 +325,7 @@ class ControllerService:
             # No answer depends on a standby's image: fold it once the acknowledgement is on its way, for several commits at once.
             if self._fold_handle is None and not self._answers.closed:
                 self._fold_handle = self._loop.call_later(STANDBY_FOLD_S, self._fold_standby)
-        elif leadership.active is None:
+        elif leadership.decider is None:
             self.wake()
         else:
             leadership.parking.committed(high_watermark)
@@ -341,18 +341,18 @@ class ControllerService:
         """Replace the committed image, move LAO, tell observers, and decide what has waited for this commit."""
         self._commit_due = False
         leadership = self.leadership
-        if self._answers.closed or leadership is None or leadership.active is None:
+        if self._answers.closed or leadership is None or leadership.decider is None:
             return
         news = leadership.committed(self._high_watermark)
         if news is not None:
             image, applied_bytes = news
             self._committed.replace(image)
             self.snapshots.applied(applied_bytes)
-            leadership.active.committed_advanced(image)
+            leadership.decider.committed_advanced(image)
         leadership.lao.committed(self._high_watermark)
         self._observers.release()
         self._visibility_moved(leadership)
-        if self._intake or leadership.active.has_urgent_work():
+        if self._intake or leadership.decider.has_urgent_work():
             self.wake()
 
     # --- requests in --------------------------------------------------------------------------------------------------
@@ -396,14 +396,14 @@ class ControllerService:
 
     def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
         # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence the brokers that wait in it.
-        active = self.leadership.active if self.leadership is not None else None
-        if active is not None and active.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()):
+        decider = self.leadership.decider if self.leadership is not None else None
+        if decider is not None and decider.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._loop.time()):
             self._broker_probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
 
     def _broker_gone(self, broker_id: int, broker_epoch: int) -> None:
-        active = self.active
-        if active is not None:
-            active.found_gone(broker_id, broker_epoch, self._loop.time())
+        decider = self.decider
+        if decider is not None:
+            decider.found_gone(broker_id, broker_epoch, self._loop.time())
             self.wake()
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
@@ -414,9 +414,9 @@ class ControllerService:
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
         """Take from a broker's fetch what the broker has applied."""
         leadership = self.leadership
-        if leadership is None or leadership.active is None:
+        if leadership is None or leadership.decider is None:
             return
-        leadership.active.report(
+        leadership.decider.report(
             fetch.replica_id,
             fetch.broker_epoch,
             fetch.controller_epoch,
@@ -425,7 +425,7 @@ class ControllerService:
             self._loop.time(),
         )
         self._visibility_moved(leadership)
-        if leadership.active.has_urgent_work():
+        if leadership.decider.has_urgent_work():
             self.wake()
 
     def _visibility_moved(self, leadership: Leadership) -> None:
@@ -464,10 +464,10 @@ class ControllerService:
             elif leadership is None:
                 if not self._committed.advance(self.replica, self._high_watermark):
                     self.wake()
-            elif leadership.active is None:
+            elif leadership.decider is None:
                 self._claim(leadership)
             elif not self.hand_over.under_way and not self._farewell.begun:
-                self.turns.decide_all(leadership, leadership.active)
+                self.turns.decide_all(leadership, leadership.decider)
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)
@@ -521,15 +521,15 @@ class ControllerService:
             self._intake.abandon(gone)
         self.refusals.go_on()
         self._observers.release(expired_only=True)
-        active = leadership.active
-        if active is None:
+        decider = leadership.decider
+        if decider is None:
             return
-        log_stall(active, now)
+        log_stall(decider, now)
         if gap_s > GAP_S:
             # Heartbeats that were sent meanwhile still wait in sockets: read them before any session ends.
-            active.sessions.extend_all(gap_s, now)
-            active.state.absent_ids.extend_all(gap_s)
-        elif self._intake.wake(now) or active.next_deadline() <= now:
+            decider.sessions.extend_all(gap_s, now)
+            decider.state.absent_ids.extend_all(gap_s)
+        elif self._intake.wake(now) or decider.next_deadline() <= now:
             self.wake()
 
     def _look_at_space(self, now: float) -> None:
@@ -552,5 +552,5 @@ class ControllerService:
         if verdict.refusal != before:
             log.error("writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal)
             self.wake()
-        if verdict.hand_over_to >= 0 and self.leadership.active is not None:
+        if verdict.hand_over_to >= 0 and self.leadership.decider is not None:
             self.hand_over.begin(verdict.hand_over_to, "the disk is below its free-space reserve")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import structlog
 
-from controller.active import ActiveController
+from controller.decider import Decider
 
 log = structlog.get_logger(__name__)
 
 
-def log_stall(active: ActiveController, now: float) -> None:
+def log_stall(decider: Decider, now: float) -> None:
     """Say who holds LAO back, and when it goes on."""
-    lao = active.lao
+    lao = decider.lao
     # Without members nobody waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
-    news = active.state.lao_stall.look(now, lao.lao, active.state.committed.offset, lao.held_back_by(), reason)
+    news = decider.state.lao_stall.look(now, lao.lao, decider.state.committed.offset, lao.held_back_by(), reason)
     if news is None:
         return
     for_ms = round(news.for_s * 1000)
@@ -25,7 +25,7 @@ def log_stall(active: ActiveController, now: float) -> None:
         log.warning(
             "the lowest acknowledged offset is held back",
             lowest_acknowledged_offset=lao.lao,
-            high_watermark=active.state.committed.offset + 1,
+            high_watermark=decider.state.committed.offset + 1,
             applied=applied,
             for_ms=for_ms,
         )

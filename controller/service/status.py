@@ -79,7 +79,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         return False, "loading the snapshot that its log begins with"
     leadership, epoch, leader = service.leadership, service.controller_epoch, service.leader_id
     if leadership is not None:
-        if leadership.active is not None:
+        if leadership.decider is not None:
             return True, f"active controller of epoch {epoch}"
         return False, f"claiming epoch {epoch}: folding the log, at offset {leadership.pending.offset}"
     role = service.replica.core.role
@@ -109,8 +109,8 @@ def status(service: ControllerService) -> dict[str, object]:
 
 def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
     """What the active controller knows of the brokers, for its metrics; nothing on any other node."""
-    active = service.active
-    if active is None:
+    decider = service.decider
+    if decider is None:
         return controller_pb2.DescribeBrokersResponse()
-    found: controller_pb2.DescribeBrokersResponse = describe_brokers(active.state, service.now()).body
+    found: controller_pb2.DescribeBrokersResponse = describe_brokers(decider.state, service.now()).body
     return found

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from controller.decision import Decision, Defer, Duplicate, Refusal, TransferLeadership, Write
 from controller.disk.space import WRITES_WITHOUT_SPACE, SpaceWatch
 from controller.service.answers import Answerable, Answers
@@ -85,7 +85,7 @@ class Turns:
         self._last: tuple[float, int] = (0.0, 0)
         """When the previous turn was, and how many requests it decided."""
 
-    def decide_all(self, leadership: Leadership, active: ActiveController) -> None:
+    def decide_all(self, leadership: Leadership, decider: Decider) -> None:
         """Decide the waiting requests and whatever is due by time, and propose the result. A later turn or commit decides the rest."""
         # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger. Only when a whole chunk of requests
         # waits is it decided while earlier chunks are uncommitted.
@@ -96,8 +96,8 @@ class Turns:
         timestamp_ms = self._replica.next_timestamp_ms()
         begun = self._stopwatch()
         turn = _Turn()
-        self._decide_waiting(turn, leadership, active, now, timestamp_ms, begun)
-        self._decide_due(leadership, active, now, timestamp_ms)
+        self._decide_waiting(turn, leadership, decider, now, timestamp_ms, begun)
+        self._decide_due(leadership, decider, now, timestamp_ms)
         leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
         for parked in turn.appended:
             self._answers.send(parked)
@@ -110,7 +110,7 @@ class Turns:
         self,
         turn: _Turn,
         leadership: Leadership,
-        active: ActiveController,
+        decider: Decider,
         now: float,
         timestamp_ms: int,
         begun: float,
@@ -132,7 +132,7 @@ class Turns:
             if not parking.take_place(waiting.peer):
                 self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP)
                 continue
-            decision = self._decide(active, waiting, now)
+            decision = self._decide(decider, waiting, now)
             # Compared by type, not isinstance, which would be asked for each request.
             if type(decision) is Write:
                 written += len(decision.records)
@@ -140,19 +140,21 @@ class Turns:
             elif type(decision) is TransferLeadership:
                 self._begin_transfer(leadership, decision, waiting)
                 return
-            active.proposed(decision, now)
+            decider.proposed(decision, now)
             if type(decision) is Defer:
                 parking.give_back_place(waiting.peer)
                 self._intake.defer(waiting, decision.at)
             else:
-                self._settle(turn, leadership, active, decision, waiting)
+                self._settle(turn, leadership, decider, decision, waiting)
 
     def _settle(
-        self, turn: _Turn, leadership: Leadership, active: ActiveController, decision: Answerable, waiting: Waiting
+        self, turn: _Turn, leadership: Leadership, decider: Decider, decision: Answerable, waiting: Waiting
     ) -> None:
         """Park the reply, which has a place, until what it says is true."""
         parking = leadership.parking
-        parked = self._answers.parked(decision, waiting, leadership.epoch, self._node.generation, active.pending.offset)
+        parked = self._answers.parked(
+            decision, waiting, leadership.epoch, self._node.generation, decider.pending.offset
+        )
         parked.charged = True
         if type(decision) is Write:
             if decision.answer_when_appended:
@@ -180,24 +182,24 @@ class Turns:
         # The round of a single voter is confirmed at once, so before these replies were parked.
         leadership.parking.release_reads()
 
-    def _decide_due(self, leadership: Leadership, active: ActiveController, now: float, timestamp_ms: int) -> None:
+    def _decide_due(self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int) -> None:
         """Decide whatever is due by time, up to a separate bound: requests never keep brokers from being fenced."""
         written = 0
         without_space = bool(self._node.space.verdict.refusal)
-        while (due := active.next_due(now, fencing_only=without_space)) is not None:
+        while (due := decider.next_due(now, fencing_only=without_space)) is not None:
             written += len(due.records)
             leadership.add(due.records, None, timestamp_ms)
-            active.proposed(due, now)
+            decider.proposed(due, now)
             if written >= MAX_TURN_RECORDS:
                 # Many brokers are due at once, or one with many partitions: the rest follows after this commit.
                 self._node.wake()
                 return
 
-    def _decide(self, active: ActiveController, waiting: Waiting, now: float) -> Decision:
+    def _decide(self, decider: Decider, waiting: Waiting, now: float) -> Decision:
         request, refusal = waiting.request, self._node.space.verdict.refusal
         try:
-            active.state.without_space = bool(refusal)
-            decision = active.decide(request, now, waiting.kind)
+            decider.state.without_space = bool(refusal)
+            decision = decider.decide(request, now, waiting.kind)
             error = decision.error if type(decision) is Refusal else None
             if isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(

@@ -55,7 +55,7 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
 
 def _of_a_controller() -> Sequence[Metric]:
     service = SimpleNamespace(
-        active=object(),
+        decider=object(),
         image=Image(),
         replica=mock.Mock(refused={}, commit_latency=None, sync_latency=None),
         space=SimpleNamespace(free_bytes=0, low=False),

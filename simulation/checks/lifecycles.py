@@ -119,7 +119,7 @@ class Lifecycles(Checker):
     @override
     def sample(self) -> None:
         now = self._ledger.world.now()
-        found = [host for host in self._ledger.world.controllers if host.service is not None and host.service.active]
+        found = [host for host in self._ledger.world.controllers if host.service is not None and host.service.decider]
         newest = max(found, key=lambda host: host.service.controller_epoch if host.service else 0, default=None)
         steady_since = self._look_at_controller(newest, now)
         for broker in self._ledger.world.brokers:

@@ -38,7 +38,7 @@ class Space(Checker):
         reserve = world.config.reserve_bytes
         if not reserve:
             return
-        active = [host for host in world.controllers if host.service is not None and host.service.active]
+        active = [host for host in world.controllers if host.service is not None and host.service.decider]
         newest: Any = max(active, key=lambda host: host.service.controller_epoch, default=None)  # type: ignore[union-attr]
         leader = (newest.name, newest.service.controller_epoch) if newest is not None else None
         low = all(host.disk.free_bytes() < reserve for host in world.controllers)

@@ -82,7 +82,7 @@ MUTANTS = (
                 "controller.service.service:ControllerService.lost_leadership",
                 "leadership, self.leadership = self.leadership, None",
                 "leadership, self.leadership = self.leadership, None\n"
-                "        if leadership is not None and leadership.active is not None:\n"
+                "        if leadership is not None and leadership.decider is not None:\n"
                 "            self._committed.replace(leadership.pending.snapshot())",
             ),
         ),
@@ -152,7 +152,7 @@ MUTANTS = (
         "a retry is not recognized if an earlier controller executed it",
         (
             Edit(
-                "controller.active:ActiveController.decide",
+                "controller.decider:Decider.decide",
                 "if result is not None:",
                 "if result is not None and result.epoch == self.state.epoch:",
             ),
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "duplicate-not-looked-for",
         "a numbered write is executed whether or not it was before",
-        (Edit("controller.active:ActiveController.decide", "if result is not None:", "if False:"),),
+        (Edit("controller.decider:Decider.decide", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
         known=3,

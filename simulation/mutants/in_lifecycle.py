@@ -38,7 +38,7 @@ MUTANTS = (
         "a metadata fetch renews a broker's session, which the broker itself does not count",
         (
             Edit(
-                "controller.active:ActiveController.report",
+                "controller.decider:Decider.report",
                 "if heartbeats_off(self.state):",
                 "self.heard(broker_id, broker_epoch, now)\n        if heartbeats_off(self.state):",
             ),
@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "fenced-without-heartbeats",
         "silence fences where heartbeats are not in force, too",
-        (Edit("controller.active:ActiveController._fence_silent", " and not heartbeats_off(self.state)", ""),),
+        (Edit("controller.decider:Decider._fence_silent", " and not heartbeats_off(self.state)", ""),),
         LIVES,
         "the double roll, brokers that die",
     ),

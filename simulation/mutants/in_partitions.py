@@ -30,7 +30,7 @@ MUTANTS = (
         "a former incarnation of the leader changes an ISR",
         (
             Edit(
-                "controller.active:ActiveController._alter_partition",
+                "controller.decider:Decider._alter_partition",
                 "self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
                 "pass",
             ),
@@ -51,7 +51,7 @@ MUTANTS = (
         "a proposal is decided by the committed image, without what is on its way",
         (
             Edit(
-                "controller.active:ActiveController._alter_partition",
+                "controller.decider:Decider._alter_partition",
                 "alter_partitions(self.pending,",
                 "alter_partitions(self.state.committed,",
             ),
@@ -104,7 +104,7 @@ MUTANTS = (
         "a heartbeat of a former incarnation of a broker is taken for one of the present",
         (
             Edit(
-                "controller.active:ActiveController._heartbeat",
+                "controller.decider:Decider._heartbeat",
                 "broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",
                 "broker = self.pending.brokers.get(request.broker_id) or "
                 "self.state.check_broker_epoch(request.broker_id, request.broker_epoch)",

@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "fenced-while-leased",
         "a broker that lags is fenced whatever lease it holds",
-        (Edit("controller.active:ActiveController._fence_stuck", "if leases.ends_at(stuck) > now:", "if False:"),),
+        (Edit("controller.decider:Decider._fence_stuck", "if leases.ends_at(stuck) > now:", "if False:"),),
         replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 2.0}),
         "brokers that heartbeat and get no log",
     ),

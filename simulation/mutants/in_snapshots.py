@@ -26,7 +26,7 @@ MUTANTS = (
             Edit(
                 "controller.service.service:ControllerService._tick",
                 "lambda: self._committed.image",
-                "lambda: self._committed.image if self.leadership is None or self.leadership.active is None"
+                "lambda: self._committed.image if self.leadership is None or self.leadership.decider is None"
                 " else self.leadership.pending.snapshot()",
             ),
         ),

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from controller.decision import Decision, Defer, Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.decisions.quorum.membership import Look
 from controller.settings import ControllerSettings
@@ -89,7 +89,7 @@ class Cell:
         self.lao = LaoTracker(epoch, base.offset + 1)
         self.lao.seed(base)
         self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
-        self.active = ActiveController(
+        self.decider = Decider(
             node_id=1,
             cluster_id=CLUSTER_ID,
             epoch=epoch,
@@ -105,7 +105,7 @@ class Cell:
             generation=generation,
         )
         if shared_node_ids:
-            self.active.state.controller_ids = lambda now: frozenset()
+            self.decider.state.controller_ids = lambda now: frozenset()
         self.commit()
         if bootstrap:
             self.due()
@@ -123,7 +123,7 @@ class Cell:
         decision = outcome if isinstance(outcome, Decided) else Decided(outcome)
         if decision.records:
             self._fold(decision.records)
-        self.active.proposed(decision.outcome, self.now)
+        self.decider.proposed(decision.outcome, self.now)
         if not self.hold_commits:
             self.commit()
         return decision
@@ -131,14 +131,14 @@ class Cell:
     def commit(self) -> None:
         image = self.pending.snapshot()
         self.lao.committed(image.offset + 1)
-        self.active.committed_advanced(image)
+        self.decider.committed_advanced(image)
 
     def decide(self, message: Any) -> Decided:
         return self.decide_request(envelope(message))
 
     def decide_request(self, request: rpc.ControllerRequest) -> Decided:
         """As ``decide``, for a request with its envelope."""
-        return Decided(self.active.decide(request, self.now))
+        return Decided(self.decider.decide(request, self.now))
 
     def send(self, message: Any) -> Any:
         """Decide, fold and commit a request that is expected to succeed; its body."""
@@ -152,7 +152,7 @@ class Cell:
     def due(self, *, progress: bool = False) -> list[Decided]:
         """All that the controller does by itself now; progress records are made, and shown only on demand."""
         decisions = []
-        while (due := self.active.next_due(self.now)) is not None:
+        while (due := self.decider.next_due(self.now)) is not None:
             assert due.records
             decision = Decided(due)
             self.propose(decision)
@@ -171,7 +171,7 @@ class Cell:
         content: dict[str, Any] = {
             "broker_id": broker_id,
             "broker_epoch": -1 if broker is None else broker.epoch,
-            "current_metadata_offset": self.active.state.committed.offset,
+            "current_metadata_offset": self.decider.state.committed.offset,
             "told_lowest_acknowledged_offset": self.lao.lao,
             "controller_epoch": self.epoch,
         }
@@ -222,7 +222,7 @@ class Cell:
 
     def soft_state(self) -> tuple[Any, ...]:
         """Everything that a decision must not change by being made."""
-        state, sessions = self.active.state, self.active.sessions
+        state, sessions = self.decider.state, self.decider.sessions
         brokers = sorted(state.committed.brokers)
         return (
             set(state.wants_unfence),

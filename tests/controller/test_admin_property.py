@@ -124,10 +124,10 @@ class World:
     def send(self, message: Any) -> Any:
         """Decide twice, which must give the same, and fold it; the body or None."""
         cell = self.cell
-        state, before = cell.active.state.rng.getstate(), cell.soft_state()
+        state, before = cell.decider.state.rng.getstate(), cell.soft_state()
         first = cell.decide_request(envelope(message))
         assert cell.soft_state() == before, "deciding changes nothing"
-        cell.active.state.rng.setstate(state)
+        cell.decider.state.rng.setstate(state)
         decision = cell.decide_request(envelope(message))
         assert [one.data for one in first.records] == [one.data for one in decision.records]
         if decision.error is not None:

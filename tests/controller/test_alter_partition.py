@@ -109,7 +109,7 @@ def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> No
     cell.refused(stage.propose(broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
     cell.refused(stage.propose(broker_id=9, broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
     cell.refused(stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id")
-    beyond = cell.active.next_offset
+    beyond = cell.decider.next_offset
     cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
 
 

@@ -40,7 +40,7 @@ def life(level: int) -> list[tuple[int, str, Cause]]:
     for heartbeat in ({"want_fence": True}, {}, {"want_shut_down": True}, {"want_shut_down": True, "want_fence": True}):
         at.beat(1, **heartbeat)
         for broker_id in (2, 1):
-            at.active.report(broker_id, at.broker(broker_id).epoch, 1, at.pending.offset, at.lao.lao, at.now)
+            at.decider.report(broker_id, at.broker(broker_id).epoch, 1, at.pending.offset, at.lao.lao, at.now)
         broker = at.broker(1)
         seen.append((said_cause(broker), broker.reason, broker.cause))
     return seen
@@ -72,9 +72,9 @@ def test_what_lao_does_not_vouch_for_outlives_a_shutdown_an_amendment_and_a_fail
     at = Cell(0, image=at.pending.snapshot(), epoch=2, now=at.now)
     end = at.pending.offset
     at.send(ON)
-    at.active.report(7, at.broker(7).epoch, 2, end, -1, at.now)
+    at.decider.report(7, at.broker(7).epoch, 2, end, -1, at.now)
     assert at.lao.applied_of(7) == -1, "what it had applied before heartbeats came into force does not count"
-    at.active.report(7, at.broker(7).epoch, 2, at.pending.offset, -1, at.now)
+    at.decider.report(7, at.broker(7).epoch, 2, at.pending.offset, -1, at.now)
     assert at.lao.applied_of(7) == at.pending.offset
 
 

@@ -421,7 +421,7 @@ def test_a_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
     """[back right behind a look, gone again before the next one]"""
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
-    absences = cell.active.state.absent_ids
+    absences = cell.decider.state.absent_ids
     while absences.next_check - cell.now < 9.9:
         cell.wait(0.5)
     if sign == "heartbeat":
@@ -446,7 +446,7 @@ def test_a_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
             cell.beat(broker_id, want_fence=broker_id == 2)
         cell.due()
     assert cell.broker(2).fenced
-    cell.active.state.absent_ids.look(cell.pending.snapshot(), cell.active.sessions.is_alive, cell.now)
+    cell.decider.state.absent_ids.look(cell.pending.snapshot(), cell.decider.sessions.is_alive, cell.now)
     assert not cell.send(rpc.ListHostnamesRequest()).absent_ids
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
@@ -470,8 +470,8 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
     cell.now += ADOPT_S
-    cell.active.sessions.extend_all(ADOPT_S, cell.now)
-    cell.active.state.absent_ids.extend_all(ADOPT_S)
+    cell.decider.sessions.extend_all(ADOPT_S, cell.now)
+    cell.decider.state.absent_ids.extend_all(ADOPT_S)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 
 
@@ -543,7 +543,7 @@ def test_a_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
     cell.lose(2)
     for _ in range(round(ADOPT_S / 3) + 20):
         cell.wait(3.0)
-        cell.active.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+        cell.decider.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 15
 
 

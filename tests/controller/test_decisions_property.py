@@ -76,10 +76,10 @@ class World:
 
     def send(self, message: Any) -> None:
         cell = self.cell
-        randomness = cell.active.state.rng.getstate()
+        randomness = cell.decider.state.rng.getstate()
         first = cell.decide_request(envelope(message))
         before = cell.soft_state()
-        cell.active.state.rng.setstate(randomness)
+        cell.decider.state.rng.setstate(randomness)
         decision = cell.decide_request(envelope(message))
         assert cell.soft_state() == before, "deciding changes nothing"
         assert [record.data for record in decision.records] == [record.data for record in first.records]
@@ -105,7 +105,7 @@ class World:
         if known >= 0:
             assert known >= self.lao
             self.lao = known
-        committed = self.cell.active.state.committed
+        committed = self.cell.decider.state.committed
         assert known <= committed.offset
         for broker_id, broker in committed.brokers.items():
             if known >= 0 and not broker.fenced and broker.registration_version:
@@ -148,7 +148,7 @@ class World:
         cell = self.cell
         beat = cell.heartbeat(broker_id)
         applied = self.has_applied(beat, ahead)
-        cell.active.report(broker_id, beat.broker_epoch, cell.epoch, applied, cell.lao.lao, cell.now)
+        cell.decider.report(broker_id, beat.broker_epoch, cell.epoch, applied, cell.lao.lao, cell.now)
 
     def wait(self, seconds: float) -> None:
         self.cell.now += seconds
@@ -202,7 +202,7 @@ class World:
     def failover(self, inherits: bool) -> None:
         """The next controller has the whole log of this one, or only what was committed."""
         old = self.cell
-        image: Image = old.pending.snapshot() if inherits else old.active.state.committed
+        image: Image = old.pending.snapshot() if inherits else old.decider.state.committed
         if not inherits:
             self.partition_epochs.clear()
             self.broker_epochs.clear()

@@ -13,7 +13,7 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     cell.silence(3)
     assert not cell.beat(1, want_shut_down=True).is_fenced
     cell.beat(2)
-    cell.active.state.lao_stall.look(cell.now, cell.lao.lao, cell.pending.offset, cell.lao.held_back_by(), "")
+    cell.decider.state.lao_stall.look(cell.now, cell.lao.lao, cell.pending.offset, cell.lao.held_back_by(), "")
     cell.now += 1.5
     body = cell.send(rpc.DescribeBrokersRequest())
     assert body.held_back_ms == 1500

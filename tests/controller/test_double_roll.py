@@ -72,7 +72,7 @@ def test_a_second_process_is_refused_while_the_first_is_heard_from_by_its_fetche
     cell = rolled_back(1)
     for _ in range(3):
         cell.now += 8
-        cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
+        cell.decider.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
         cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     cell.now += 9.1
     cell.due()
@@ -100,11 +100,11 @@ def test_controlled_shutdown_works_without_heartbeats_and_is_final() -> None:
     assert reply.current_state == rpc.STOPPING
     assert cell.partition(topic).leader == 2
     for broker_id in (1, 2):
-        cell.active.report(broker_id, cell.broker(broker_id).epoch, 1, cell.pending.offset, -1, cell.now)
+        cell.decider.report(broker_id, cell.broker(broker_id).epoch, 1, cell.pending.offset, -1, cell.now)
     reply = cell.beat(1, want_shut_down=True)
     assert reply.should_shut_down
     # Its last fetches must not bring it back.
-    cell.active.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
+    cell.decider.report(1, cell.broker(1).epoch, 1, cell.pending.offset, -1, cell.now)
     assert cell.due() == []
     assert cell.broker(1).fenced
 
@@ -114,12 +114,12 @@ def test_who_was_fenced_when_heartbeats_ended_comes_back_when_it_is_heard_from()
     cell.silence(1, 2)
     cell.send(OFF)
     assert cell.due() == []
-    cell.active.report(1, cell.broker(1).epoch - 1, 1, cell.pending.offset, -1, cell.now)
+    cell.decider.report(1, cell.broker(1).epoch - 1, 1, cell.pending.offset, -1, cell.now)
     assert cell.due() == [], "another incarnation says nothing about this one"
     lowered = cell.pending.offset
-    cell.active.report(1, cell.broker(1).epoch, 1, lowered - 1, -1, cell.now)
+    cell.decider.report(1, cell.broker(1).epoch, 1, lowered - 1, -1, cell.now)
     assert cell.due() == [], "it does not know yet that it was fenced, and may read at a LAO told before"
-    cell.active.report(1, cell.broker(1).epoch, 1, lowered, -1, cell.now)
+    cell.decider.report(1, cell.broker(1).epoch, 1, lowered, -1, cell.now)
     assert len(cell.due()) == 1
     assert cell.broker(1).active
     assert cell.broker(2).fenced, "the dead do not become leaders"
@@ -184,7 +184,7 @@ def test_lao_waits_for_who_joined_without_being_caught_up() -> None:
     cell.send(OFF)
     low = cell.register(3)
     cell.due()
-    cell.active.report(3, low, 1, 2, -1, cell.now)
+    cell.decider.report(3, low, 1, 2, -1, cell.now)
     assert cell.broker(3).active
     cell.send(ON)
     raised = cell.pending.offset
@@ -212,9 +212,9 @@ def test_a_new_controller_knows_who_joined_without_being_caught_up(way: str) -> 
     later = Cell(0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     start = later.pending.offset
     later.beat(1)
-    later.active.report(3, epoch, 2, start - 1, -1, later.now)
+    later.decider.report(3, epoch, 2, start - 1, -1, later.now)
     assert later.lao.lao == -1
-    later.active.report(3, epoch, 2, start, -1, later.now)
+    later.decider.report(3, epoch, 2, start, -1, later.now)
     assert later.lao.lao == start
 
 

@@ -18,7 +18,7 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     cell.beat(2)
     cell.beat(3)
     cell.now += 4.1
-    decision = cell.active.next_due(cell.now)
+    decision = cell.decider.next_due(cell.now)
     assert decision is not None
     types = [record.type for record in decision.records]
     assert types == [RecordType.BROKER_REGISTRATION_CHANGE] + [RecordType.PARTITION_CHANGE] * 3
@@ -43,7 +43,7 @@ def test_fetches_renew_no_session() -> None:
     while cell.now < began + 8.4:
         cell.now += 0.5
         cell.beat(2)
-        cell.active.report(1, cell.broker(1).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+        cell.decider.report(1, cell.broker(1).epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
         cell.due()
     assert not cell.broker(1).fenced
     assert cell.lao.applied_of(1) == cell.pending.offset, "how far it is counts all the same"
@@ -98,8 +98,8 @@ def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
 def test_a_fencing_that_could_not_be_proposed_is_decided_again() -> None:
     cell = Cell(brokers=1)
     cell.now += 9.1
-    first = cell.active.next_due(cell.now)
-    second = cell.active.next_due(cell.now)
+    first = cell.decider.next_due(cell.now)
+    second = cell.decider.next_due(cell.now)
     assert first is not None
     assert second is not None
     assert [record.data for record in first.records] == [record.data for record in second.records]
@@ -109,21 +109,21 @@ def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     cell = Cell(brokers=0)
     cell.register(1)
     cell.beat(1, current_metadata_offset=0)
-    assert 1 in cell.active.state.wants_unfence
+    assert 1 in cell.decider.state.wants_unfence
     cell.now += 9.1
     assert cell.due() == []
-    assert cell.active.sessions.last_contact(1) is None
-    assert cell.active.state.wants_unfence == set()
+    assert cell.decider.sessions.last_contact(1) is None
+    assert cell.decider.state.wants_unfence == set()
 
 
 def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:
     cell = Cell(brokers=1)
     cell.now += 8
-    cell.active.heard(1, cell.broker(1).epoch, cell.now)
+    cell.decider.heard(1, cell.broker(1).epoch, cell.now)
     cell.now += 8
     assert cell.due() == []
-    cell.active.heard(1, cell.broker(1).epoch - 1, cell.now)
-    cell.active.heard(9, 1, cell.now)
+    cell.decider.heard(1, cell.broker(1).epoch - 1, cell.now)
+    cell.decider.heard(9, 1, cell.now)
     cell.now += 1.1
     assert len(cell.due()) == 1
 
@@ -132,22 +132,22 @@ def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> No
 def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
     """[taken for a sign of life, one of an epoch that nobody was given begins a session that the true heartbeats do not renew]"""
     cell = Cell(brokers=1)
-    epoch, contact = cell.broker(1).epoch, cell.active.sessions.last_contact(1)
+    epoch, contact = cell.broker(1).epoch, cell.decider.sessions.last_contact(1)
     cell.now += 1
-    assert not cell.active.heard(1, epoch + offset, cell.now)
-    assert not cell.active.heard(9, epoch, cell.now)
-    assert cell.active.sessions.last_contact(1) == contact
-    assert cell.active.sessions.last_contact(9) is None
-    assert cell.active.heard(1, epoch, cell.now)
-    assert cell.active.sessions.last_contact(1) == cell.now
+    assert not cell.decider.heard(1, epoch + offset, cell.now)
+    assert not cell.decider.heard(9, epoch, cell.now)
+    assert cell.decider.sessions.last_contact(1) == contact
+    assert cell.decider.sessions.last_contact(9) is None
+    assert cell.decider.heard(1, epoch, cell.now)
+    assert cell.decider.sessions.last_contact(1) == cell.now
 
 
 def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     cell = Cell(brokers=2)
     cell.silence(2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
-    assert later.active.sessions.is_alive(1, later.now)
-    assert not later.active.sessions.is_alive(2, later.now), "who died long ago must not look alive"
+    assert later.decider.sessions.is_alive(1, later.now)
+    assert not later.decider.sessions.is_alive(2, later.now), "who died long ago must not look alive"
     later.now += 8.9
     assert later.due() == []
     assert not later.broker(1).fenced
@@ -200,17 +200,17 @@ def test_the_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None
 def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> None:
     cell = Cell(brokers=3)
     cell.register(4)
-    cell.active.state.wants_unfence.add(4)
+    cell.decider.state.wants_unfence.add(4)
     cell.now += 3600
-    decision = cell.active.next_due(cell.now, fencing_only=True)
+    decision = cell.decider.next_due(cell.now, fencing_only=True)
     seen = []
     while decision is not None:
         seen.append(decision.records[0].type)
         cell.propose(decision)
-        decision = cell.active.next_due(cell.now, fencing_only=True)
+        decision = cell.decider.next_due(cell.now, fencing_only=True)
     assert seen == [RecordType.BROKER_REGISTRATION_CHANGE] * 3
     assert all(cell.broker(broker_id).fenced for broker_id in (1, 2, 3, 4))
-    assert cell.active.next_due(cell.now) is not None
+    assert cell.decider.next_due(cell.now) is not None
 
 
 def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,14 +226,14 @@ def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(monkeypatch: p
         looked.append(broker.id)
         return False
 
-    monkeypatch.setattr("controller.active.may_unfence", may_unfence)
-    assert len(cell.active.state.wants_unfence) == 200
-    cell.active.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
-    assert not cell.active.has_urgent_work()
+    monkeypatch.setattr("controller.decider.may_unfence", may_unfence)
+    assert len(cell.decider.state.wants_unfence) == 200
+    cell.decider.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
+    assert not cell.decider.has_urgent_work()
     assert cell.due() == []
     assert looked == [7]
     # What no report tells is seen by looking at all, now and then.
     cell.now += 0.2
-    assert cell.active.next_deadline() <= cell.now
+    assert cell.decider.next_deadline() <= cell.now
     cell.due()
     assert len(looked) == 201

@@ -25,19 +25,19 @@ def steady(brokers: int = 3) -> Cell:
 
 def found_gone(cell: Cell, *broker_ids: int) -> None:
     for broker_id in broker_ids:
-        cell.active.found_gone(broker_id, cell.broker(broker_id).epoch, cell.now)
+        cell.decider.found_gone(broker_id, cell.broker(broker_id).epoch, cell.now)
 
 
 def test_it_is_fenced_at_once_with_its_partitions() -> None:
     cell = steady()
     topic = cell.create_on((1, 2), (2, 3))
     found_gone(cell, 1)
-    assert cell.active.next_deadline() <= cell.now
+    assert cell.decider.next_deadline() <= cell.now
     cell.due()
     assert (cell.broker(1).fenced, cell.broker(1).reason) == (True, GONE)
     assert (cell.partition(topic).leader, cell.partition(topic).isr) == (2, (2,))
     assert not cell.broker(2).fenced
-    assert cell.active.next_deadline() > cell.now
+    assert cell.decider.next_deadline() > cell.now
     cell.check_invariants()
 
 
@@ -69,7 +69,7 @@ def test_its_session_goes_on_so_that_nobody_gets_its_id_sooner() -> None:
 def test_a_heartbeat_takes_it_back_and_unfences_it() -> None:
     cell = steady()
     found_gone(cell, 1)
-    cell.active.heard(1, cell.broker(1).epoch, cell.now)
+    cell.decider.heard(1, cell.broker(1).epoch, cell.now)
     cell.due()
     assert not cell.broker(1).fenced, "heard from between the evidence and the decision"
     found_gone(cell, 1)
@@ -82,8 +82,8 @@ def test_a_heartbeat_takes_it_back_and_unfences_it() -> None:
 
 def test_evidence_about_another_registration_says_nothing() -> None:
     cell = steady()
-    cell.active.found_gone(1, cell.broker(1).epoch - 1, cell.now)
-    cell.active.found_gone(7, 0, cell.now)
+    cell.decider.found_gone(1, cell.broker(1).epoch - 1, cell.now)
+    cell.decider.found_gone(7, 0, cell.now)
     assert cell.due() == []
 
 
@@ -98,7 +98,7 @@ def test_a_lease_for_strict_reads_is_waited_for() -> None:
     found_gone(cell, 1)
     cell.due()
     assert not cell.broker(1).fenced
-    assert cell.active.state.read_leases.is_withheld(1, cell.now)
+    assert cell.decider.state.read_leases.is_withheld(1, cell.now)
     cell.now += 4.0
     for broker_id in (2, 3):
         cell.beat(broker_id)
@@ -129,7 +129,7 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
     found_gone(cell, 1, 2, 3)
     cell.due()
     assert not any(cell.broker(broker_id).fenced for broker_id in range(1, 6))
-    cell.active.heard(3, cell.broker(3).epoch, cell.now)
+    cell.decider.heard(3, cell.broker(3).epoch, cell.now)
     cell.now += 2.0
     cell.due()
     assert [cell.broker(broker_id).fenced for broker_id in range(1, 6)] == [True, True, False, False, False]
@@ -141,7 +141,7 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
 def test_without_heartbeats_in_force_nobody_is() -> None:
     cell = rolled_back(3)
     found_gone(cell, 1)
-    assert cell.active.state.gone.next_check == float("inf")
+    assert cell.decider.state.gone.next_check == float("inf")
     cell.now += 60.0
     cell.due()
     assert not cell.broker(1).fenced

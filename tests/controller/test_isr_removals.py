@@ -53,7 +53,7 @@ def silence_broker_1(at: Cell) -> None:
         at.now += 3.0
         at.beat(2)
         at.beat(3)
-    first = at.active.next_due(at.now)
+    first = at.decider.next_due(at.now)
     assert first is not None
     at.propose(first)
 
@@ -74,7 +74,7 @@ def test_it_is_fenced_first_and_no_batch_is_larger_than_the_bound() -> None:
     assert decisions[0].records[0].type == RecordType.BROKER_REGISTRATION_CHANGE
     assert isrs_with(at, 1) == leads(at, 1) == 0
     at.check_invariants()
-    assert not at.active.state.isr_removals
+    assert not at.decider.state.isr_removals
 
 
 def test_a_broker_with_no_more_than_the_bound_is_one_batch() -> None:
@@ -86,7 +86,7 @@ def test_it_is_not_unfenced_before_it_is_out_of_all() -> None:
     assert at.beat(1).is_fenced
     while isrs_with(at, 1):
         assert at.broker(1).fenced
-        decision = at.active.next_due(at.now)
+        decision = at.decider.next_due(at.now)
         assert decision is not None
         at.propose(decision)
     at.now += 1.0
@@ -103,16 +103,16 @@ def test_the_next_controller_goes_on_where_this_one_stopped() -> None:
 
 def test_what_is_left_is_urgent() -> None:
     at = half_fenced()
-    assert at.active.has_urgent_work()
-    assert at.active.next_deadline() <= at.now
+    assert at.decider.has_urgent_work()
+    assert at.decider.next_deadline() <= at.now
     at.due()
-    assert not at.active.has_urgent_work()
-    assert at.active.next_deadline() > at.now
+    assert not at.decider.has_urgent_work()
+    assert at.decider.next_deadline() > at.now
 
 
 def test_full_disks_do_not_stop_it() -> None:
     at = half_fenced()
-    while (decision := at.active.next_due(at.now, fencing_only=True)) is not None:
+    while (decision := at.decider.next_due(at.now, fencing_only=True)) is not None:
         at.propose(decision)
     assert isrs_with(at, 1) == 0
 

@@ -294,7 +294,7 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(mon
         _take_in(cell, topic, [1, 2, 3], index)
     steps: list[Any] = []
     while cell.now < 200:
-        cell.now = max(cell.now, cell.active.next_deadline())
+        cell.now = max(cell.now, cell.decider.next_deadline())
         for broker_id in (1, 2, 3):
             cell.beat(broker_id)
         decisions = [len(one.records) for one in cell.due() if one.records[0].type == RecordType.PARTITION_CHANGE]
@@ -336,7 +336,7 @@ def test_what_was_found_is_decided_on_the_newest_state() -> None:
 
     cell = Cell(brokers=3)
     topic = _moved(cell)
-    stale = cell.active.state.committed
+    stale = cell.decider.state.committed
     made = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
     decision = made.due(cell.pending, stale, cell.now + 2)
     assert decision is not None

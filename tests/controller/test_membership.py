@@ -87,7 +87,7 @@ def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> N
     cell = Members(static=True)
     cell.quorum.voters[2] = replace(cell.quorum.voters[2], directory_id="", last_fetch_age_ms=NEVER)
     assert cell.due() == []
-    assert cell.active.next_deadline() <= cell.now + 0.1
+    assert cell.decider.next_deadline() <= cell.now + 0.1
     for request in ALL:
         cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
     decision = cell.decide(add())
@@ -101,7 +101,7 @@ def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> N
     assert [voter.endpoint for voter in first.records[0].message.voters] == ["c1:1", "c2:1", "c3:1"]
     cell.now += 10
     assert cell.due() == []
-    assert cell.active.next_deadline() > cell.now
+    assert cell.decider.next_deadline() > cell.now
 
 
 def test_a_set_that_names_its_directories_waits_for_nobody() -> None:
@@ -122,7 +122,7 @@ def test_below_level_2_the_set_stays_static() -> None:
 def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
     quorum = Quorum()
     cell = Cell(0, quorum=quorum, bootstrap=False)
-    cell.active.state.committed = replace(cell.active.state.committed, offset=-1)
+    cell.decider.state.committed = replace(cell.decider.state.committed, offset=-1)
     cell.hold_commits = True
     levels = (("metadata.version", 2), ("lao.version", 1))
     cell.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))

@@ -44,9 +44,9 @@ def test_other_ids_are_free() -> None:
 def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
     """A cluster of before this was checked goes on."""
     one = cell()
-    known, one.active.state.controller_ids = one.active.state.controller_ids, lambda now: frozenset()
+    known, one.decider.state.controller_ids = one.decider.state.controller_ids, lambda now: frozenset()
     one.register(2)
-    one.active.state.controller_ids = known
+    one.decider.state.controller_ids = known
     one.now += 60
     assert one.register(2, "another process") > 0
 

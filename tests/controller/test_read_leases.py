@@ -58,7 +58,7 @@ def test_an_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not(
     assert cell.beat(1).read_lease_ms == 0
     reply = ask(cell, 1)
     assert (reply.read_lease_ms, reply.read_lease_refusal) == (LEASE_MS, "")
-    assert cell.active.state.read_leases.ends_at(1) == cell.now + SESSION_S
+    assert cell.decider.state.read_leases.ends_at(1) == cell.now + SESSION_S
 
 
 def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> None:
@@ -101,7 +101,7 @@ def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
 def test_below_its_level_there_are_none() -> None:
     cell = Cell(brokers=0, bootstrap=False)
     cell.settings = type(cell.settings)(bootstrap_metadata_version=2)
-    cell.active.state.settings = cell.active.settings = cell.settings
+    cell.decider.state.settings = cell.decider.settings = cell.settings
     cell.due()
     cell.join(1)
     reply = ask(cell, 1)
@@ -210,7 +210,7 @@ def test_a_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
     cell.now += 5
     cell.beat(2)
     ask(cell, 1)
-    ends_at = cell.active.state.read_leases.ends_at(1)
+    ends_at = cell.decider.state.read_leases.ends_at(1)
     while not cell.broker(1).fenced:
         cell.now += 0.5
         cell.beat(2)
@@ -249,7 +249,7 @@ def test_strict_reads_end_when_all_leases_have_ended_and_nobody_gets_another_mea
     """[a program of the level before takes over, and unregisters a broker that holds a lease]"""
     cell = without_hostnames()
     assert ask(cell, 1).read_lease_ms == LEASE_MS
-    ends_at = cell.active.state.read_leases.ends_at(1)
+    ends_at = cell.decider.state.read_leases.ends_at(1)
     cell.now += 2.0
     decision = cell.propose(cell.decide(DOWN_TO_2))
     assert (decision.records, decision.decide_again_at) == ([], ends_at)

@@ -13,7 +13,7 @@ from deciding import Cell
 from google.protobuf.descriptor import FieldDescriptor
 from request_fields import Path, dotted, envelope_of, holder, leaves, put, valid
 
-from controller.active import ActiveController
+from controller.decider import Decider
 from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.limits.fields import FIELDS, PRINCIPAL_MAX_CHARS
@@ -274,7 +274,7 @@ def test_the_numbers_of_a_client(name: str) -> None:
         request = envelope_of("create_topics", stage.valid()["create_topics"])
         request.client.client_id, request.client.sequence = opened, 1
         setattr(request.client, name, value)
-        assert isinstance(stage.cell.active, ActiveController)
+        assert isinstance(stage.cell.decider, Decider)
         stage.cell.decide_request(request)
         stage.check_alive()
 

@@ -136,7 +136,7 @@ class QuorumWorld:
 
     async def active(self) -> Node:
         def leading() -> Node | None:
-            found = [node for node in self.up() if node.service.active is not None]
+            found = [node for node in self.up() if node.service.decider is not None]
             return max(found, key=lambda node: node.service.controller_epoch, default=None)
 
         return await self.until(leading)
@@ -146,7 +146,7 @@ class QuorumWorld:
 
         def there() -> Node | None:
             for node in self.up():
-                active = node.service.active
+                active = node.service.decider
                 if active is None:
                     continue
                 named = active.state.committed.voters

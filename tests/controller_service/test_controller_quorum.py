@@ -80,7 +80,7 @@ class World:
 
     async def active(self) -> Node:
         return await self.until(
-            lambda: next((n for n in self.nodes if n.up_now and n.service.active is not None), None)
+            lambda: next((n for n in self.nodes if n.up_now and n.service.decider is not None), None)
         )
 
     def hashes(self) -> set[tuple[int, int]]:

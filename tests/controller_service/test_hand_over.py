@@ -54,7 +54,7 @@ async def transfer(world: World, target: int = -1) -> pb.ControllerResponse:
 
 
 async def led_by(world: World, node_id: int) -> None:
-    await world.until(lambda: (n := world.nodes[node_id - 1]).up_now and n.service.active is not None)
+    await world.until(lambda: (n := world.nodes[node_id - 1]).up_now and n.service.decider is not None)
 
 
 async def holds_all(world: World, load: Load) -> None:
@@ -116,7 +116,7 @@ async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> N
     assert (failure.value.code, failure.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert "not handed over in time" in failure.value.message
     assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
-    assert old.service.active is not None
+    assert old.service.decider is not None
     count = len(load.acknowledged)
     await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
     await world.until(lambda: len(load.acknowledged) > count + 20)
@@ -351,7 +351,11 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     # Who sees its own disk first may hand over before it hears of the others'.
     leader = await world.until(
         lambda: next(
-            (n for n in world.nodes if n.service.active is not None and "[1, 2, 3]" in n.service.space.verdict.refusal),
+            (
+                n
+                for n in world.nodes
+                if n.service.decider is not None and "[1, 2, 3]" in n.service.space.verdict.refusal
+            ),
             None,
         )
     )

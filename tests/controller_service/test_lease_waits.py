@@ -42,7 +42,7 @@ async def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
     for other in others(world, node):
         world.network.partition(f"c{node.id}", other)
     answered = ask(broker, node, timeout_s=30.0)
-    while node.service.active is not None:
+    while node.service.decider is not None:
         assert not answered.done()
         await asyncio.sleep(0.01)
     # Given by the one that the others have elected.

@@ -95,12 +95,12 @@ async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
 async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
     world, node, broker = await unfenced_broker()
     await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
-    assert node.service.active is not None
-    await world.until(lambda: 7 in node.service.active.state.absent_ids._since, within_s=11)
-    since = node.service.active.state.absent_ids._since[7]
+    assert node.service.decider is not None
+    await world.until(lambda: 7 in node.service.decider.state.absent_ids._since, within_s=11)
+    since = node.service.decider.state.absent_ids._since[7]
     node.service._next_tick -= 4
     await asyncio.sleep(0.5)
-    assert node.service.active.state.absent_ids._since[7] == pytest.approx(since + 4, abs=0.3)
+    assert node.service.decider.state.absent_ids._since[7] == pytest.approx(since + 4, abs=0.3)
 
 
 @simulated
@@ -119,7 +119,7 @@ async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> N
     for other in others:
         world.network.heal(f"c{node.id}", other)
     await stuck
-    assert node.service.active is not None, "still the same leadership"
+    assert node.service.decider is not None, "still the same leadership"
     await asyncio.sleep(2)
     assert not broker.fenced(node)
 
@@ -142,7 +142,7 @@ async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_an
         await asyncio.sleep(1.0)
     assert loop.time() - begun > 12.0, "no backlog worth the name"
     assert max(waits) < 3.0, "answered long before what came earlier"
-    assert node.service.active is not None
+    assert node.service.decider is not None
     assert not broker.fenced(node)
 
 

@@ -57,7 +57,7 @@ async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
     turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
-    active = node.service.active
+    active = node.service.decider
     assert active is not None
     turns[:] = [0]
     left = [Write([record(records_pb2.NoOpRecord())] * 2) for _ in range(10)]

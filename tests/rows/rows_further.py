@@ -6,7 +6,7 @@ from row_data import RowEdit, breaks
 
 _BEATS, _ACTIVE, _IDS = (
     "controller.decisions.brokers.heartbeats",
-    "controller.active:ActiveController",
+    "controller.decider:Decider",
     "controller.decisions.brokers.broker_ids",
 )
 _HEARTBEATS, _FENCING, _ALTER = (

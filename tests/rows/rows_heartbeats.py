@@ -8,7 +8,7 @@ from simulation.mutants.edits import Edit
 
 _BEATS = "controller.decisions.brokers.heartbeats"
 _LIFE = "broker.registration.lifecycle:Lifecycle"
-_ACTIVE = "controller.active:ActiveController"
+_ACTIVE = "controller.decider:Decider"
 _HEARTBEATS, _REGISTRATION = "controller/test_heartbeats.py", "controller/test_registration.py"
 _FENCING, _ROLL, _ALTER = (
     "controller/test_fencing.py",
@@ -82,7 +82,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "(self._queue if self._queue.length else self._heartbeats)",
            "controller_service/test_sessions_in_service.py", "controller_service/test_intake.py"),
     breaks("HB-17", "A heartbeat counts when its turn comes", "controller.service.service:ControllerService._heard",
-           "if active is not None and", "if False and active is not None and", "controller_service/test_sessions_in_service.py"),
+           "if decider is not None and", "if False and decider is not None and", "controller_service/test_sessions_in_service.py"),
     breaks("HB-17", "A controller that was away blames the brokers", "controller.state.sessions:SessionTracker.extend_all",
            "self._extended_s += gap_s", "pass", "controller_service/test_sessions_in_service.py"),
     breaks("HB-18", "Leaderless partitions wait on", "controller.rules.fencing:unfence",

@@ -102,7 +102,7 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(monkeypatc
         await asyncio.sleep(1)
         assert leader.service.leadership is not None
         assert leader.service.loading
-        assert leader.service.active is None
+        assert leader.service.decider is None
         await world.write(3)
         assert asyncio.get_running_loop().time() > loading_until[0]
         await world.converged()

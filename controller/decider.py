@@ -1,4 +1,4 @@
-"""The active controller of one epoch: requests, reports and time in; decisions out. No I/O, no clock, no randomness of its own.
+"""Decides for the active controller of one epoch: requests, reports and time in, decisions out. No I/O, no clock, no randomness.
 
 The shell folds what is decided into the pending image at once, so each decision sees the one before it, and requests pipeline.
 Nothing here outlives the epoch: a controller that loses its leadership is dropped whole.
@@ -73,7 +73,7 @@ LOOK_AT_ALL_S = 0.1
 _WITH_EFFECTS = (Write, Reply, Defer)
 
 
-class ActiveController:
+class Decider:
     """Decides for one epoch.
 
     ``pending`` is shared with the shell, which folds every decision's records into it (and into ``lao``) before it asks for the

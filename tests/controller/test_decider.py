@@ -13,7 +13,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 def test_a_request_without_a_body_is_refused() -> None:
     cell = Cell(brokers=1)
-    decision = cell.active.decide(rpc.ControllerRequest(), cell.now)
+    decision = cell.decider.decide(rpc.ControllerRequest(), cell.now)
     assert decision.error is not None
     assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "body")
 
@@ -44,8 +44,8 @@ def test_every_body_has_its_decision() -> None:
 
 def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     cell = Cell(brokers=0, bootstrap=False)
-    assert cell.active.has_urgent_work()
-    assert cell.active.next_deadline() == -math.inf
+    assert cell.decider.has_urgent_work()
+    assert cell.decider.next_deadline() == -math.inf
     decisions = cell.due()
     assert [[record.type for record in decision.records] for decision in decisions] == [[RecordType.FEATURE_LEVEL] * 3]
     assert {
@@ -55,14 +55,14 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
         "lao.version": 1,
         "broker.heartbeat.version": 1,
     }
-    assert not cell.active.has_urgent_work()
-    assert cell.active.next_deadline() > cell.now
+    assert not cell.decider.has_urgent_work()
+    assert cell.decider.next_deadline() > cell.now
     assert cell.due() == []
 
 
 def test_a_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
     cell = Cell(brokers=0, bootstrap=False)
-    committed = cell.active.state.committed
+    committed = cell.decider.state.committed
     cell.hold_commits = True
     cell.due()
     later = Cell(brokers=0, image=committed, epoch=2, bootstrap=False)
@@ -76,21 +76,21 @@ def test_a_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
-    assert not cell.active.has_urgent_work()
-    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert cell.active.has_urgent_work()
-    decision = cell.active.next_due(cell.now)
+    assert not cell.decider.has_urgent_work()
+    cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert cell.decider.has_urgent_work()
+    decision = cell.decider.next_due(cell.now)
     assert decision is not None
     cell.propose(decision)
     assert not cell.broker(2).fenced
-    assert not cell.active.has_urgent_work()
+    assert not cell.decider.has_urgent_work()
 
 
 def test_who_did_not_ask_is_not_unfenced_by_a_report() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
-    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert not cell.active.has_urgent_work()
+    cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert not cell.decider.has_urgent_work()
     assert cell.due() == []
 
 
@@ -101,12 +101,12 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     cell.now += 9.1
     cell.beat(1)
     cell.register(2, "another")
-    assert cell.active.state.wants_unfence == set()
+    assert cell.decider.state.wants_unfence == set()
     cell.beat(2, current_metadata_offset=0)
-    cell.active.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
-    assert not cell.active.has_urgent_work(), "a report of the epoch before"
+    cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
+    assert not cell.decider.has_urgent_work(), "a report of the epoch before"
     cell.now += 9.1
-    cell.active.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
+    cell.decider.lao.report(2, cell.broker(2).epoch, cell.epoch, cell.pending.offset, cell.lao.lao)
     cell.due()
     assert cell.broker(2).fenced
 
@@ -119,9 +119,9 @@ def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committe
     cell.propose(cell.decide(registration(2)))
     cell.propose(cell.decide(registration(3)))
     assert cell.beat(1, current_metadata_offset=epoch + 2).is_fenced
-    assert not cell.active.has_urgent_work()
+    assert not cell.decider.has_urgent_work()
     cell.commit()
-    assert cell.active.has_urgent_work()
+    assert cell.decider.has_urgent_work()
     assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
 
 
@@ -132,7 +132,7 @@ def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else()
     cell.now += 3
     cell.beat(1, controller_epoch=cell.epoch - 1)
     assert cell.lao.applied_of(1) == before
-    assert cell.active.sessions.last_contact(1) == cell.now
+    assert cell.decider.sessions.last_contact(1) == cell.now
 
 
 def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
@@ -143,7 +143,7 @@ def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
     cell.beat(2)
     cell.due()
     cell.due()
-    assert cell.active.next_deadline() <= cell.now + 7
+    assert cell.decider.next_deadline() <= cell.now + 7
     cell.now += 6.9
     assert cell.due() == []
     cell.now += 0.2
@@ -172,7 +172,7 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
     assert cell.pending.progress is not None
     first = cell.pending.progress.lowest_acknowledged_offset
     assert first < cell.lao.lao, "the interval holds the next one back"
-    assert cell.active.next_deadline() <= cell.now + 1
+    assert cell.decider.next_deadline() <= cell.now + 1
     cell.now += 1.1
     cell.due()
     assert cell.pending.progress.lowest_acknowledged_offset == cell.lao.lao > first
@@ -196,8 +196,8 @@ def test_a_progress_record_that_was_not_proposed_is_written_later() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
     cell.beat(1)
-    first = cell.active.next_due(cell.now)
-    second = cell.active.next_due(cell.now)
+    first = cell.decider.next_due(cell.now)
+    second = cell.decider.next_due(cell.now)
     assert first is not None
     assert second is not None
     assert first.records[0].data == second.records[0].data
