@@ -77,11 +77,11 @@ class ReadGate(Generic[R]):
         """By reader and number: the key in its queue, and what waits."""
         self._ids = 0
         # By (offset needed, arrival): those of a kind that can be answered now are at the front.
-        self._waiting: dict[int, SortedDict] = {
+        self._waiting: dict[int, SortedDict[tuple[int, int], _Parked[R]]] = {
             queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
         }
         # (deadline, arrival) -> the key in the above.
-        self._deadlines: SortedDict = SortedDict()
+        self._deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._deadlines)

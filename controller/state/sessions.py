@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sortedcontainers import SortedList
 
@@ -30,7 +29,7 @@ class SessionTracker:
         self._timeout_s = session_timeout_s
         self._extended_s = 0.0
         self._sessions: dict[int, _Session] = {}
-        self._by_contact: Any = SortedList()
+        self._by_contact: SortedList[tuple[float, int]] = SortedList()
         """(key, broker id)."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:

@@ -21,7 +21,7 @@ Offsets are inclusive, except the high watermark. -1 means unknown. Everything h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,10 @@ class _Registration:
     """(applied, told) of a report above what is known as committed."""
 
 
+_Standing = tuple[int, int, int]
+"""(offset, broker id, broker epoch): how far a broker is known to be."""
+
+
 class LaoTracker:
     """LAO of one controller epoch. Pure; O(log brokers) a report."""
 
@@ -89,13 +93,13 @@ class LaoTracker:
         """The registrations at the log end, by broker id."""
         self._registrations: dict[tuple[int, int], _Registration] = {}
         """The current registrations, and former ones that stay members until the batch that ends them is committed."""
-        self._by_applied: Any = SortedList()
+        self._by_applied: SortedList[_Standing] = SortedList()
         """(applied, broker id, broker epoch) of the members."""
-        self._by_known_lao: Any = SortedList()
+        self._by_known_lao: SortedList[_Standing] = SortedList()
         """(told, broker id, broker epoch) of the members."""
         self.unparked = 0
         """How many parked reports have counted since: they may make a broker that waits to be unfenced ready."""
-        self._parked: Any = SortedList()
+        self._parked: SortedList[_Standing] = SortedList()
         """(offset, broker id, broker epoch): counts when the offset is committed."""
         self._leaving: deque[tuple[int, _Registration]] = deque()
         """(leaves_at, registration), in log order; out of date when leaves_at has changed since."""
@@ -334,7 +338,7 @@ class LaoTracker:
             return f"{LAO_VERSION} is 0"
         if not self._by_applied:
             return "no broker is unfenced"
-        silent = list(self._by_applied.irange(maximum=(-1, float("inf"))))
+        silent = list(self._by_applied.irange(maximum=_below(0)))
         legacy = [broker_id for _, broker_id, epoch in silent if self._registrations[broker_id, epoch].legacy]
         if legacy:
             return f"brokers {_ids(legacy)} have a legacy registration, which reports no applied offset"
@@ -355,7 +359,7 @@ class LaoTracker:
         if not self._by_applied or self._by_applied[0][0] >= self._high_watermark - 1:
             return []
         lowest = self._by_applied[0][0]
-        return sorted({b for _, b, _ in self._by_applied.irange(maximum=(lowest, float("inf")))})
+        return sorted({b for _, b, _ in self._by_applied.irange(maximum=_below(lowest + 1))})
 
     def unfenced_throughout(self, broker_id: int) -> bool:
         """Whether *every* image from the high watermark to the log end shows the present registration unfenced.
@@ -373,11 +377,11 @@ class LaoTracker:
 
     def waiting_for_applied(self, offset: int) -> list[int]:
         """Members that have not applied ``offset`` yet: the first 100, ascending."""
-        return _ids(b for _, b, _ in self._by_applied.irange(maximum=(offset,), inclusive=(True, False)))
+        return _ids(b for _, b, _ in self._by_applied.irange(maximum=_below(offset)))
 
     def waiting_for_known_lao(self, offset: int) -> list[int]:
         """Members that were not told an LAO that covers ``offset`` yet: the first 100, ascending."""
-        return _ids(b for _, b, _ in self._by_known_lao.irange(maximum=(offset,), inclusive=(True, False)))
+        return _ids(b for _, b, _ in self._by_known_lao.irange(maximum=_below(offset)))
 
     def applied_of(self, broker_id: int) -> int:
         """What a broker reported as applied in this epoch, under its present registration; -1: nothing yet."""
@@ -397,5 +401,10 @@ class LaoTracker:
                 yield broker_id, broker.epoch, broker.applied
 
 
-def _ids(broker_ids: Any) -> list[int]:
+def _below(offset: int) -> _Standing:
+    """Above every broker that stands below ``offset``, and below all others: no id is negative."""
+    return offset, -1, -1
+
+
+def _ids(broker_ids: Iterable[int]) -> list[int]:
     return sorted(set(broker_ids))[:WAITING_MAX]
