@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from replay.errors import ReplayError
@@ -13,6 +15,23 @@ from replay.request import DEFAULT_OUTPUT, VIEW_NAMES, WATCHES, JobRequest, pars
 
 Runner = Callable[[JobRequest, list[str]], int]
 """Given a request and settings for Spark ("key=value"), run it and return the exit code."""
+
+
+class _Option(NamedTuple):
+    """An option or argument: the field of JobRequest that it sets, its type, what typer shows of it, and its default."""
+
+    field: str
+    kind: Any
+    shown: Any
+    default: Any = None
+
+
+class _Job(NamedTuple):
+    """``options``: what it takes, in the order of its help, beside what every job takes."""
+
+    name: str
+    help: str
+    options: tuple[_Option, ...]
 
 
 def _time(text: str) -> int:
@@ -28,39 +47,182 @@ def _watch(name: str) -> str:
     return name
 
 
-_Export = Annotated[str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")]
-_AtOffset = Annotated[int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")]
-_AtTime = Annotated[
-    int | None,
-    typer.Option(
-        parser=_time, metavar="TIME", help="Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds."
+def _path(text: str) -> str:
+    return str(Path(text))
+
+
+_REQUIRED = Parameter.empty
+_DEFAULTS = JobRequest(job="", export="")
+_EXPORT = _Option(
+    "export", str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export."), _REQUIRED
+)
+_CONF = _Option(
+    "conf",
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable."),
+)
+"""Of spark-submit: no field of JobRequest."""
+_JSON = _Option("json", bool, typer.Option("--json", help="One JSON document, for programs."), _DEFAULTS.json)
+
+_KIND = _Option(
+    "kind",
+    str,
+    typer.Argument(
+        metavar="KIND",
+        help="topic, partition, broker, config, client, feature, hostname, export_cursor, leader, voters, …",
     ),
-]
-_KINDS = "topic, partition, broker, config, client, feature, hostname, export_cursor, leader, voters, …"
-_Kind = Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)]
-_Key = Annotated[
+    "",
+)
+"""With the next one JobRequest.key."""
+_KEY = _Option(
+    "key",
     str,
     typer.Argument(
         metavar="KEY",
         help="A NAME, a broker's or client's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a config.",
     ),
-]
-_Limit = Annotated[int, typer.Option(min=1, help="Show at most this many rows of a list.")]
-_Partitions = Annotated[
-    int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
-]
-_Since = Annotated[
+    "",
+)
+_FROM_OFFSET = _Option(
+    "from_offset",
     int | None,
-    typer.Option(parser=_time, metavar="TIME", help="Only what happened from this time on; format as for --at-time."),
-]
-_Stall = Annotated[
-    int, typer.Option(min=1, metavar="MS", help="Report LAO as held back where a record waited this long.")
-]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
-_Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable.")
-]
-_Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")]
+    typer.Option(help="From this offset, inclusive; back to the last whole batch. Default: nothing."),
+)
+_FROM_TIME = _Option(
+    "from_time_ms", int | None, typer.Option("--from-time", parser=_time, metavar="TIME", help="From this time.")
+)
+_TO_OFFSET = _Option(
+    "at_offset", int | None, typer.Option("--to-offset", "--at-offset", help="To here. Default: the end.")
+)
+_TO_TIME = _Option(
+    "at_time_ms",
+    int | None,
+    typer.Option("--to-time", "--at-time", parser=_time, metavar="TIME", help="To this time."),
+)
+_AT_OFFSET = _Option(
+    "at_offset", int | None, typer.Option(help="Only up to this offset, inclusive; back to the last whole batch.")
+)
+_AT_TIME = _Option(
+    "at_time_ms",
+    int | None,
+    typer.Option(
+        "--at-time",
+        parser=_time,
+        metavar="TIME",
+        help="Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds.",
+    ),
+)
+_SINCE = _Option(
+    "since_ms",
+    int | None,
+    typer.Option(
+        "--since", parser=_time, metavar="TIME", help="Only what happened from this time on; format as for --at-time."
+    ),
+)
+_LIMIT = _Option("limit", int, typer.Option(min=1, help="Show at most this many rows of a list."), _DEFAULTS.limit)
+_LIMIT_OF_FIGURES = _LIMIT._replace(default=20)
+_PARTITIONS = _Option(
+    "partitions", int | None, typer.Option(min=1, help="Tasks of the fold; the result is the same for every number.")
+)
+_STALL = _Option(
+    "stall_ms",
+    int,
+    typer.Option("--stall", min=1, metavar="MS", help="Report LAO as held back where a record waited this long."),
+    _DEFAULTS.stall_ms,
+)
+_TARGET = _Option(
+    "target_percent",
+    float | None,
+    typer.Option("--target", min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9."),
+)
+_RULE = _Option(
+    "rules",
+    list[str] | None,
+    typer.Option("--rule", metavar="ID", help="Only this rule; repeatable. See docs/audit.md."),
+)
+_QUERY = _Option("query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED)
+_PAGE = _Option(
+    "output",
+    str,
+    typer.Option("--output", "-o", parser=_path, metavar="FILE", help="The HTML file to write."),
+    DEFAULT_OUTPUT,
+)
+_WATCH = _Option(
+    "watch",
+    str,
+    typer.Argument(metavar="JOB", parser=_watch, help=f"What to watch: {', '.join(WATCHES)}."),
+    _REQUIRED,
+)
+_ALERTS = _Option(
+    "output",
+    str,
+    typer.Option("--output", "-o", parser=_path, metavar="DIR", help="Alerts as rows, and how far it has come."),
+    _REQUIRED,
+)
+_EVERY = _Option(
+    "every_s",
+    int | None,
+    typer.Option("--every", min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once."),
+)
+
+_JOBS = (
+    _Job(
+        "state",
+        "State at an offset or a time: every entity and the state hash; or those of a KIND, or the one under a KEY.",
+        (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+    ),
+    _Job(
+        "diff",
+        "What differs between two offsets or times: what was created, changed (field by field), deleted.",
+        (_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME, _LIMIT, _PARTITIONS),
+    ),
+    _Job(
+        "lao",
+        "LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held them up.",
+        (_SINCE, _STALL, _AT_OFFSET, _AT_TIME, _LIMIT),
+    ),
+    _Job(
+        "availability",
+        "What was not available, for how long and why: partitions, brokers, controllers. Exit code 3: below the target.",
+        (_SINCE, _TARGET, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
+    ),
+    _Job(
+        "churn",
+        "What changed over and over, and what grew: ISRs, leaders, configs, the log; with a forecast.",
+        (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+    ),
+    _Job(
+        "audit",
+        "Whether the rules were kept, over the whole history. Exit code 3: one was not.",
+        (_RULE, _AT_OFFSET, _AT_TIME, _LIMIT),
+    ),
+    _Job(
+        "verify",
+        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3: not so.",
+        (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+    ),
+    _Job(
+        "summary",
+        "What the log holds, its state hash at the end, and the audit.",
+        (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+    ),
+    _Job(
+        "history",
+        "Changes of one entity, or of all of a KIND: when, by whom, from what, to what.",
+        (_KIND._replace(default=_REQUIRED), _KEY, _AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+    ),
+    _Job(
+        "report",
+        "What happened, on one page that opens offline. Exit code 3: the audit found something.",
+        (_PAGE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+    ),
+    _Job("sql", f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.", (_QUERY, _AT_OFFSET, _AT_TIME, _LIMIT)),
+    _Job(
+        "watch",
+        "Audit an export, or its LAO, while it is written: what is new since the last time. Exit code 3: there are alerts.",
+        (_WATCH, _ALERTS, _EVERY, _STALL, _LIMIT),
+    ),
+)
 
 
 def create_app(run: Runner) -> typer.Typer:
@@ -68,330 +230,28 @@ def create_app(run: Runner) -> typer.Typer:
     app = typer.Typer(
         name="replay", help="Ask an exported log what happened, with Spark.", no_args_is_help=True, add_completion=False
     )
-    _add_state(app, run)
-    _add_diff(app, run)
-    _add_lao(app, run)
-    _add_availability(app, run)
-    _add_churn(app, run)
-    _add_audit(app, run)
-    _add_plain(
-        app,
-        run,
-        "verify",
-        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3: not so.",
-    )
-    _add_plain(app, run, "summary", "What the log holds, its state hash at the end, and the audit.")
-
-    _add_history(app, run)
-    _add_report(app, run)
-    _add_sql(app, run)
-    _add_watch(app, run)
+    for job in _JOBS:
+        app.command(job.name, help=job.help)(_command(job, run))
     return app
 
 
-def _add_state(app: typer.Typer, run: Runner) -> None:
-    @app.command(
-        help="State at an offset or a time: every entity and the state hash; or those of a KIND, or the one under a KEY."
+def _command(job: _Job, run: Runner) -> Callable[..., None]:
+    """What typer calls with the values given. It reads off the signature which options there are."""
+
+    def command(**given: Any) -> None:
+        conf = given.pop(_CONF.field)
+        raise typer.Exit(run(_request(job.name, given), conf or []))
+
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(one.field, Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[one.kind, one.shown])
+            for one in (_EXPORT, *job.options, _CONF, _JSON)
+        ]
     )
-    def state(
-        export: _Export,
-        kind: _Kind = "",
-        key: _Key = "",
-        *,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="state",
-            export=export,
-            key=(kind, key) if kind else None,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
+    return command
 
 
-def _add_history(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="Changes of one entity, or of all of a KIND: when, by whom, from what, to what.")
-    def history(
-        export: _Export,
-        kind: Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)],
-        key: _Key = "",
-        *,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="history",
-            export=export,
-            key=(kind, key),
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_diff(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="What differs between two offsets or times: what was created, changed (field by field), deleted.")
-    def diff(
-        export: _Export,
-        kind: _Kind = "",
-        key: _Key = "",
-        *,
-        from_offset: Annotated[
-            int | None,
-            typer.Option(help="From this offset, inclusive; back to the last whole batch. Default: nothing."),
-        ] = None,
-        from_time: Annotated[int | None, typer.Option(parser=_time, metavar="TIME", help="From this time.")] = None,
-        at_offset: Annotated[
-            int | None, typer.Option("--to-offset", "--at-offset", help="To here. Default: the end.")
-        ] = None,
-        at_time: Annotated[
-            int | None, typer.Option("--to-time", "--at-time", parser=_time, metavar="TIME", help="To this time.")
-        ] = None,
-        limit: _Limit = 100,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="diff",
-            export=export,
-            key=(kind, key) if kind else None,
-            from_offset=from_offset,
-            from_time_ms=from_time,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_report(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="What happened, on one page that opens offline. Exit code 3: the audit found something.")
-    def report(
-        export: _Export,
-        *,
-        output: _Output = Path(DEFAULT_OUTPUT),
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 20,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="report",
-            export=export,
-            output=str(output),
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_audit(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="Whether the rules were kept, over the whole history. Exit code 3: one was not.")
-    def audit(
-        export: _Export,
-        *,
-        rule: Annotated[
-            list[str] | None, typer.Option(metavar="ID", help="Only this rule; repeatable. See docs/audit.md.")
-        ] = None,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="audit",
-            export=export,
-            rules=tuple(rule or ()),
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_plain(app: typer.Typer, run: Runner, job: str, text: str) -> None:
-    @app.command(name=job, help=text)
-    def command(
-        export: _Export,
-        *,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job=job,
-            export=export,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_sql(app: typer.Typer, run: Runner) -> None:
-    @app.command(help=f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.")
-    def sql(
-        export: _Export,
-        query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes.")],
-        *,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="sql",
-            export=export,
-            query=query,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_lao(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held them up.")
-    def lao(
-        export: _Export,
-        *,
-        since: _Since = None,
-        stall: _Stall = 2000,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 100,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="lao",
-            export=export,
-            since_ms=since,
-            stall_ms=stall,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_availability(app: typer.Typer, run: Runner) -> None:
-    @app.command(
-        help="What was not available, for how long and why: partitions, brokers, controllers. Exit code 3: below the target."
-    )
-    def availability(
-        export: _Export,
-        *,
-        since: _Since = None,
-        target: Annotated[
-            float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9.")
-        ] = None,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 20,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="availability",
-            export=export,
-            since_ms=since,
-            target_percent=target,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_churn(app: typer.Typer, run: Runner) -> None:
-    @app.command(help="What changed over and over, and what grew: ISRs, leaders, configs, the log; with a forecast.")
-    def churn(
-        export: _Export,
-        *,
-        since: _Since = None,
-        at_offset: _AtOffset = None,
-        at_time: _AtTime = None,
-        limit: _Limit = 20,
-        partitions: _Partitions = None,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="churn",
-            export=export,
-            since_ms=since,
-            at_offset=at_offset,
-            at_time_ms=at_time,
-            limit=limit,
-            partitions=partitions,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
-
-
-def _add_watch(app: typer.Typer, run: Runner) -> None:
-    @app.command(
-        help="Audit an export, or its LAO, while it is written: what is new since the last time. Exit code 3: there are alerts."
-    )
-    def watch(
-        export: _Export,
-        job: Annotated[str, typer.Argument(metavar="JOB", parser=_watch, help=f"What to watch: {', '.join(WATCHES)}.")],
-        *,
-        output: Annotated[
-            Path, typer.Option("--output", "-o", metavar="DIR", help="Alerts as rows, and how far it has come.")
-        ],
-        every: Annotated[
-            int | None, typer.Option(min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once.")
-        ] = None,
-        stall: _Stall = 2000,
-        limit: _Limit = 100,
-        conf: _Conf = None,
-        json: _Json = False,
-    ) -> None:
-        request = JobRequest(
-            job="watch",
-            export=export,
-            watch=job,
-            output=str(output),
-            every_s=every,
-            stall_ms=stall,
-            limit=limit,
-            json=json,
-        )
-        raise typer.Exit(run(request, conf or []))
+def _request(job: str, given: dict[str, Any]) -> JobRequest:
+    kind, key = given.pop(_KIND.field, ""), given.pop(_KEY.field, "")
+    fields = {name: value for name, value in given.items() if value is not None}
+    return msgspec.convert(fields | {"job": job, "key": (kind, key) if kind else None}, JobRequest)

@@ -14,7 +14,7 @@ from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, ra
 from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
-from replay.request import JobRequest
+from replay.request import REQUEST, JobRequest
 from replay.streaming.done import Done, read_done
 
 _OUR_ERROR = "raftlog replay: "
@@ -28,7 +28,8 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
     """The command line of spark-submit."""
     options = [word for setting in conf for word in ("--conf", setting)]
     script = Path(__file__).with_name("submit.py")
-    return [str(Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"), *options, str(script), *request.arguments()]
+    submitted = [*options, str(script), REQUEST, request.to_word()]
+    return [str(Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"), *submitted]
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,11 +16,13 @@ DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers", "lao")
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
+REQUEST = "--request"
+"""Before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
 """What the job watch can watch."""
 
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One run of a job. ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
 
     ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold (None: Spark's own), ``key`` the
@@ -50,40 +53,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     stall_ms: int = 2000
     target_percent: float | None = None
 
-    def arguments(self) -> list[str]:
-        """The command line that asks for the same."""
-        words = [
-            self.job,
-            self.export,
-            *(word for word in self.key or () if word),
-            *([self.query] if self.query else ()),
-            *([self.watch] if self.watch else ()),
-            "--limit",
-            str(self.limit),
-        ]
-        if self.from_offset is not None:
-            words += ["--from-offset", str(self.from_offset)]
-        if self.from_time_ms is not None:
-            words += ["--from-time", str(self.from_time_ms)]
-        if self.at_offset is not None:
-            words += ["--at-offset", str(self.at_offset)]
-        if self.at_time_ms is not None:
-            words += ["--at-time", str(self.at_time_ms)]
-        if self.partitions is not None:
-            words += ["--partitions", str(self.partitions)]
-        if self.output is not None:
-            words += ["--output", self.output]
-        if self.every_s is not None:
-            words += ["--every", str(self.every_s)]
-        for rule in self.rules:
-            words += ["--rule", rule]
-        if self.since_ms is not None:
-            words += ["--since", str(self.since_ms)]
-        if self.target_percent is not None:
-            words += ["--target", str(self.target_percent)]
-        if "lao" in (self.job, self.watch):
-            words += ["--stall", str(self.stall_ms)]
-        return [*words, "--json"] if self.json else words
+    def to_word(self) -> str:
+        """As one word of a command line: JSON in ASCII, which no locale changes."""
+        return json.dumps(msgspec.to_builtins(self))
+
+    @classmethod
+    def of_word(cls, word: str) -> JobRequest:
+        """The request that ``to_word`` has written. Raises msgspec.ValidationError."""
+        return msgspec.convert(json.loads(word), cls)
 
 
 def parse_time_ms(text: str) -> int:

@@ -1,5 +1,7 @@
 """For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files in ``replay/jobs``.
 
+``raftlog replay`` has read its options already, and submits ``--request JSON`` (JobRequest.to_word).
+
 ``eval "$(python -m replay.java)"`` gives a shell the environment for it.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from replay.app import create_app
-from replay.request import JobRequest
+from replay.request import REQUEST, JobRequest
 from replay.runner import run_here
 
 
@@ -19,6 +21,8 @@ def _run(request: JobRequest, conf: list[str]) -> int:
 
 def main(job: str | None = None) -> int:
     """Run the command line's job; ``job`` if the file that was submitted is one."""
+    if job is None and sys.argv[1:2] == [REQUEST]:
+        return run_here(JobRequest.of_word(sys.argv[2]))
     app = create_app(_run)
     arguments = sys.argv[1:] if job is None else [job, *sys.argv[1:]]
     code = app(arguments, standalone_mode=True)

@@ -156,20 +156,61 @@ def parsed(words: list[str]) -> tuple[JobRequest, list[str]]:
     return seen[0]
 
 
-REQUESTS = [
-    JobRequest(job="summary", export="/data/a b"),
-    JobRequest(job="state", export="e", at_offset=17, limit=3, partitions=9, json=True),
-    JobRequest(job="lao", export="e", at_time_ms=1_700_000_000_123),
-    JobRequest(job="audit", export="e", json=True),
-    JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
-    JobRequest(job="watch", export="e", watch="audit", output="seen", every_s=10),
-    JobRequest(job="watch", export="e", watch="lao", output="seen", stall_ms=500, json=True),
+COMMANDS = [
+    (["summary", "/data/a b"], JobRequest(job="summary", export="/data/a b")),
+    (
+        ["state", "e", "--at-offset", "17", "--limit", "3", "--partitions", "9", "--json"],
+        JobRequest(job="state", export="e", at_offset=17, limit=3, partitions=9, json=True),
+    ),
+    (["state", "e", "topic"], JobRequest(job="state", export="e", key=("topic", ""))),
+    (
+        ["diff", "e", "broker", "1", "--from-offset", "2", "--from-time", "3", "--to-offset", "4", "--to-time", "5"],
+        JobRequest(
+            job="diff", export="e", key=("broker", "1"), from_offset=2, from_time_ms=3, at_offset=4, at_time_ms=5
+        ),
+    ),
+    (
+        ["lao", "e", "--since", "1", "--stall", "500", "--at-time", "1700000000123"],
+        JobRequest(job="lao", export="e", since_ms=1, stall_ms=500, at_time_ms=1_700_000_000_123),
+    ),
+    (
+        ["availability", "e", "--target", "99.9"],
+        JobRequest(job="availability", export="e", target_percent=99.9, limit=20),
+    ),
+    (["audit", "e", "--rule", "a", "--rule", "b"], JobRequest(job="audit", export="e", rules=("a", "b"))),
+    (
+        ["history", "e", "config", "topic:orders:retention.ms", "--limit", "7"],
+        JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
+    ),
+    (["report", "e"], JobRequest(job="report", export="e", output="report.html", limit=20)),
+    (["sql", "e", "SELECT 'ä'\nFROM x"], JobRequest(job="sql", export="e", query="SELECT 'ä'\nFROM x")),
+    (
+        ["watch", "e", "audit", "-o", "seen/", "--every", "10"],
+        JobRequest(job="watch", export="e", watch="audit", output="seen", every_s=10),
+    ),
+    (
+        ["watch", "e\udc80", "lao", "-o", "seen", "--stall", "500", "--json"],
+        JobRequest(job="watch", export="e\udc80", watch="lao", output="seen", stall_ms=500, json=True),
+    ),
 ]
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.job)
-def test_a_request_survives_its_own_command_line(request_: JobRequest) -> None:
-    assert parsed(request_.arguments()) == (request_, [])
+@pytest.mark.parametrize(("words", "asked"), COMMANDS, ids=lambda value: value[0] if isinstance(value, list) else "")
+def test_a_request_survives_the_command_line_of_spark_submit(
+    words: list[str], asked: JobRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parsed(words) == (asked, [])
+    submitted = command({"SPARK_HOME": "/spark"}, asked, [])[1:]
+    assert all(word.isascii() and word.isprintable() for word in submitted)
+    seen: list[JobRequest] = []
+    monkeypatch.setattr("sys.argv", submitted)
+    monkeypatch.setattr("replay.submit.run_here", seen.append)
+    submit.main()
+    assert seen == [asked]
+
+
+def test_every_job_can_be_asked_for() -> None:
+    assert {asked.job for _, asked in COMMANDS} | {"churn", "verify"} == {*JOBS}
 
 
 def test_times_and_settings_are_parsed() -> None:
@@ -194,7 +235,7 @@ def test_the_command_line_of_spark_submit() -> None:
     words = command({"SPARK_HOME": "/spark"}, JobRequest(job="audit", export="e"), ["spark.master=local[1]"])
     assert words[:3] == ["/spark/bin/spark-submit", "--conf", "spark.master=local[1]"]
     assert words[3].endswith("replay/submit.py")
-    assert words[4:] == ["audit", "e", "--limit", "100"]
+    assert words[4:] == ["--request", '{"job": "audit", "export": "e"}']
 
 
 def test_raftlog_gets_the_commands() -> None:
