@@ -25,7 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelled-replica-in-isr",
-        "a replica that was being added stays in the ISR when that is cancelled",
+        "a replica that was being added stays in the ISR after the cancellation",
         (
             Edit(
                 "controller.decisions.partitions.reassignment:_change",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "second-reassignment-forgets-first",
-        "a second reassignment takes what the first one is adding for replicas there always were",
+        "a second reassignment treats the replicas that the first one adds as original replicas",
         (
             Edit(
                 "controller.decisions.partitions.reassignment:_reassign",
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "unclean-without-being-asked",
-        "a replica outside the ISR leads though nobody has allowed it",
+        "a replica outside the ISR leads without permission",
         (
             Edit(
                 "controller.rules.elections:removal",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "unclean-not-declared",
-        "an unclean leader does not say that it is one",
+        "an unclean leader is not declared as one",
         (
             Edit(
                 "controller.rules.partition_change:next_state",
@@ -105,14 +105,14 @@ MUTANTS = (
     ),
     Mutant(
         "last-member-leaves-isr",
-        "the last member of an ISR is taken out of it",
+        "the last member of an ISR is removed from it",
         (Edit("controller.rules.partition_change:next_state", "members or partition.isr", "members"),),
         MOVING,
         RESTARTS,
     ),
     Mutant(
         "removed-replica-keeps-leader-epoch",
-        "replicas go, and the leader epoch stays",
+        "replicas are removed without a new leader epoch",
         (
             Edit(
                 "raftlog.metadata.fold:changed_partition",

@@ -30,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         "serves-while-fenced",
-        "a broker that is fenced, or must think so, goes on serving",
+        "a broker that is fenced, or must consider itself fenced, continues to serve",
         (
             Edit(
                 "broker.service.service:BrokerService.why_fenced",
@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "listens-to-deposed",
-        "a broker believes a controller of an older epoch than it has heard",
+        "a broker accepts a controller of an older epoch than the newest it has seen",
         (
             Edit("broker.metadata.view:View.hear", "if controller_epoch < self.controller_epoch:", "if False:"),
             Edit(
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "retries-unknown",
-        "a call whose outcome is unknown is sent again",
+        "a call with an unknown outcome is sent again",
         (
             Edit(
                 "raftlog.client.routed_call:RoutedCall._attempt_failed",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "isr-in-metadata",
-        "topic Metadata gives the ISR for the replicas that are online",
+        "topic Metadata reports the replicas outside the ISR as offline (KIP-24)",
         (
             Edit(
                 "broker.metadata.reads:_metadata_partition",
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "proposed-isr-told",
-        "a leader tells the ISR that it has proposed as the committed one",
+        "a leader reports its proposed ISR as the committed one (KIP-24)",
         (
             Edit(
                 "broker.partition.describe:_describe",

@@ -31,7 +31,7 @@ ADOPTED = SwarmConfig(
 MUTANTS = (
     Mutant(
         "generated-while-absent",
-        "a newcomer gets a new id while one that holds replicas is absent",
+        "a newcomer gets a new id while a broker that holds replicas is absent",
         (
             Edit("controller.decisions.brokers.broker_ids:_missing", "if free and not free[0].missing:", "if False:"),
             Edit(
@@ -45,14 +45,14 @@ MUTANTS = (
     ),
     Mutant(
         "generated-within-session",
-        "a newcomer does not wait until all who hold replicas were heard from",
+        "a newcomer does not wait until all brokers that hold replicas have been heard from",
         (Edit("controller.decisions.brokers.broker_ids:_missing", "_check_all_heard(asking, reserved)", "pass"),),
         ADOPTED,
         "newcomers, while a broker is away",
     ),
     Mutant(
         "guesses-among-missing",
-        "of several missing ids a newcomer is given the first",
+        "of several missing ids, a newcomer gets the first",
         (Edit("controller.decisions.brokers.broker_ids:_missing", "if len(free) > 1:", "if False:"),),
         ADOPTED,
         "newcomers, while brokers are away",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "hostname-ignored",
-        "a broker whose disk was lost is not asked for its host",
+        "a broker that lost its disk does not get the id that its host is mapped to (KIP-426)",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:choose_broker_id",
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "own-past-taken-for-alive",
-        "a session that has not ended is taken for another process, and a broker on its own host gets a new id",
+        "a session that has not ended counts as another process, and a broker on its own host gets a new id",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_Asking.life",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "generated-twice",
-        "a generated id may be in use",
+        "a generated id may already be in use",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_generated",

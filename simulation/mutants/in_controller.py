@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "answer-before-commit",
-        "an answer without records does not wait for the commit of what it was decided on",
+        "an answer without records does not wait for the commit of the records that its decision depends on",
         (
             Edit(
                 "controller.service.parking:Parking.release_reads",
@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "answer-without-round",
-        "an answer without records does not wait until it is certain that this node leads still",
+        "an answer without records does not wait for the proof that this node still leads",
         (
             Edit(
                 "controller.service.parking:Parking.release_reads",
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "unknown-as-definite",
-        "a write whose fate is open when the leadership is lost is called failed",
+        "a write with an unknown outcome is reported as failed when the leadership is lost",
         (
             Edit(
                 "controller.service.answers:Answers.give_up",
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "pending-survives",
-        "who loses the leadership keeps the pending image as its committed one",
+        "a node that loses the leadership keeps the pending image as its committed one",
         (
             Edit(
                 "controller.service.service:ControllerService.lost_leadership",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "pending-without-tail",
-        "a new leader decides without what the inherited tail has changed",
+        "a new leader decides without the changes in the inherited tail",
         (
             Edit(
                 "controller.service.image_loader:fold_slice",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "committed-from-pending",
-        "the committed image is the newest one proposed",
+        "the committed image is the newest proposed image",
         (
             Edit(
                 "controller.service.leadership:Leadership.committed",
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "visible-when-acknowledged",
-        "a write is called visible before every broker was told",
+        "a write is reported as visible before every broker has received the LAO",
         (
             Edit(
                 "controller.service.parking:Parking.visibility",
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "old-incarnation-accepted",
-        "what a former incarnation of a broker reports counts for the one that is registered now",
+        "reports of a former incarnation of a broker count for the registered one",
         (
             Edit(
                 "controller.state.state:ControllerState.check_broker_epoch",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "duplicate-not-looked-for",
-        "a numbered write is executed whether or not it was before",
+        "a numbered write is executed even if it was executed before",
         (Edit("controller.decider:Decider.decide", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
@@ -171,7 +171,7 @@ MUTANTS = (
     ),
     Mutant(
         "round-by-count",
-        "whoever fetches confirms the newest round, whatever it has been shown",
+        "any Fetch confirms the newest round, also one that echoes an older round",
         (
             Edit(
                 "raftlog.quorum.leader:Leader.on_fetch",

@@ -14,7 +14,7 @@ CUTS = "brokers that die, sleep and are cut off"
 MUTANTS = (
     Mutant(
         "stale-epoch-joins-with-data",
-        "the controller takes a replica into an ISR by a broker epoch that is over (KIP-903's race)",
+        "the controller adds a replica to an ISR under a stale broker epoch (KIP-903's race)",
         (
             Edit(
                 "controller.decisions.partitions.alter_partition:_ineligible",
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "epochs-from-metadata",
-        "a leader vouches for a follower by the epoch that its metadata shows, not by the one that it has fetched with (KIP-903)",
+        "a leader proposes a follower under the epoch in its metadata, not under the one that the follower fetched with (KIP-903)",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr.epoch_of",
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "ineligible-not-reverted",
-        "a leader whose ISR change is refused as ineligible goes on waiting for it",
+        "a leader whose ISR change is refused as ineligible still waits for it",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._ineligible",
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "data-without-self-fencing",
-        "a broker that hears no controller goes on leading beyond its own timeout",
+        "a broker without contact to a controller stays leader beyond its own timeout",
         (
             Edit(
                 "broker.partition.host:Host.serves",
@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "data-leader-counts-unflushed",
-        "a leader counts its own log up to its end, durable or not",
+        "a leader counts its own log up to its log end, durable or not",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr.end_offset_of",
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "data-follower-acknowledges-unflushed",
-        "a follower fetches on before what it has got is durable",
+        "a follower sends its next fetch before the fetched records are durable",
         (
             Edit("broker.partition.follower:Follower.named", "replica.log.flushed_end", "replica.log.end"),
             Edit("broker.partition.leader_link:LeaderLink._take", "if not replica.durable:", "if True:"),
@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "joins-isr-behind",
-        "a follower is taken into the ISR wherever it is",
+        "a follower enters the ISR at any log end",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._may_join",
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "joins-isr-below-start",
-        "a follower is taken in below the start of its leader's epoch, before the leader knows what is committed",
+        "a follower enters the ISR below the start of its leader's epoch, before the leader knows what is committed",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr._may_join",
@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         "data-truncation-skipped",
-        "a leader does not compare epochs: a follower whose log is another one is given what comes behind",
+        "a leader does not compare epochs: a follower with a diverging log receives the records after its log end",
         (
             # One that is longer is told: there is nothing to give behind it.
             Edit(
@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     Mutant(
         "leads-at-once-committed",
-        "a new leader takes its whole log for committed before its followers have fetched from it",
+        "a new leader treats its whole log as committed before its followers have fetched from it",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr.end_offset_of",
@@ -176,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "min-isr-ignored",
-        "records are acknowledged to all whatever min.insync.replicas says",
+        "records are acknowledged with acks=all regardless of min.insync.replicas",
         (
             Edit(
                 "broker.partition.leader:Leader.enough_in_sync", "len(self.isr.state.committed) >= self.min_isr", "True"
@@ -188,13 +188,13 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged-by-leader-alone",
-        "records that are to be on all in-sync replicas are acknowledged when the leader has them",
+        "records with acks=all are acknowledged when only the leader has them",
         (Edit("broker.partition.produces:Produces._append", "for_commit=acks == ALL", "for_commit=False"),),
         DATA,
     ),
     Mutant(
         "produce-unknown-as-definite",
-        "records whose fate is open when the leadership is lost are called refused",
+        "records with an unknown outcome are reported as refused when the leadership is lost",
         (
             Edit(
                 "broker.partition.leader:Leader._fail_all",
@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "produce-timeout-as-definite",
-        "records that are not on all in-sync replicas in time are called refused",
+        "records that are not on all in-sync replicas in time are reported as refused",
         (
             Edit(
                 "broker.partition.produces:_Produce._timed_out",
@@ -221,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         "reads-uncommitted",
-        "consumers are given what the leader has, committed or not",
+        "consumers receive the leader's log up to its end, committed or not",
         (
             Edit(
                 "broker.partition.fetches:_readable",
@@ -233,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "unknown-isr-change-reverted",
-        "a leader takes an ISR change without an answer for refused",
+        "a leader treats an ISR change without an answer as refused",
         (
             Edit(
                 "broker.partition.leader_isr:LeaderIsr.failed",

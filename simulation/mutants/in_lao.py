@@ -14,14 +14,14 @@ LOWEST = "self._by_applied[0][0]"
 MUTANTS = (
     Mutant(
         "lao-ignores-slowest",
-        "the broker that has applied least does not count",
+        "the broker with the lowest applied offset does not count",
         (Edit(ADVANCE, LOWEST, "self._by_applied[min(1, len(self._by_applied) - 1)][0]"),),
         BROKERS,
         "slow links to brokers",
     ),
     Mutant(
         "lao-counts-fetched",
-        "what is on its way to a broker counts as applied there",
+        "records in flight to a broker count as applied there",
         (
             Edit(
                 "controller.service.service:ControllerService.report",
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "lao-from-uncommitted",
-        "reports above what this controller knows as committed count",
+        "reports above this controller's high watermark count",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker.report",
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "lao-fences-when-proposed",
-        "a broker does not count any more as soon as its fencing is proposed",
+        "a broker stops counting as soon as its fencing is proposed",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker._set_fenced",
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "joins-unapplied",
-        "a broker is unfenced whatever it has applied, above its own registration",
+        "a broker is unfenced with any applied offset above its own registration",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker.may_join",
@@ -145,14 +145,14 @@ MUTANTS = (
     ),
     Mutant(
         "told-of-former-epoch",
-        "what an earlier controller told a broker counts after it was unfenced by another",
+        "a broker reads at an LAO from an earlier controller epoch than the one that unfenced it",
         (Edit("broker.metadata.view:View.repeatable", "self._told_epoch < self._unfenced_epoch or ", ""),),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
     ),
     Mutant(
         "lao-ignores-tail",
-        "who is unfenced in the inherited tail does not count",
+        "a broker that is unfenced in the inherited tail does not count",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker._set_fenced",
@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         "lao-of-nobody",
-        "with no broker to wait for, LAO is all that is committed",
+        "with no broker to wait for, LAO covers everything committed",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker.lao",
@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "lao-forgets-stopping",
-        "a broker in controlled shutdown does not count any more, though it goes on serving reads",
+        "a broker in controlled shutdown no longer counts, although it still serves reads",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker._membership_changed",

@@ -23,7 +23,7 @@ MUTANTS = (
     ),
     Mutant(
         "unfenced-at-registration",
-        "a broker counts from its registration on, whatever it has applied",
+        "a broker counts from its registration on, with any applied offset",
         (
             Edit(
                 "controller.decisions.brokers.registration:register_broker",
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "session-renewed-by-fetch",
-        "a metadata fetch renews a broker's session, which the broker itself does not count",
+        "a metadata fetch renews a broker's session, although the broker itself does not count it",
         (
             Edit(
                 "controller.decider:Decider.report",
@@ -49,14 +49,14 @@ MUTANTS = (
     ),
     Mutant(
         "silent-link-kept",
-        "a link that says nothing is used again and again",
+        "a client keeps using a silent link",
         (Edit("raftlog.client.router:Router.silent", "if route.silent:", "if False:"),),
         SILENCED,
         "single connections that are dead",
     ),
     Mutant(
         "gone-by-broken-link",
-        "a broker whose connection broke is taken for dead, whatever its listener says",
+        "a broker whose connection broke is considered dead, whatever the state of its listener",
         (
             Edit(
                 "controller.service.broker_probes:BrokerProbes._find_out",
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "gone-under-lease",
-        "a broker that seems to be gone is fenced though it may hold a lease for strict reads",
+        "a broker that seems to be gone is fenced although it may hold a lease for strict reads",
         (Edit("controller.state.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"),),
         REFUSED,
         "a firewall that refuses in a broker's name, strict reads",
@@ -90,14 +90,14 @@ MUTANTS = (
     ),
     Mutant(
         "fenced-without-heartbeats",
-        "silence fences where heartbeats are not in force, too",
+        "silence fences a broker also where heartbeats are not in force",
         (Edit("controller.decider:Decider._fence_silent", " and not heartbeats_off(self.state)", ""),),
         LIVES,
         "the double roll, brokers that die",
     ),
     Mutant(
         "told-before-heartbeats",
-        "a broker reads at a LAO that it was told before heartbeats came into force",
+        "a broker reads at an LAO that it received before heartbeats came into force",
         (
             Edit(
                 "broker.metadata.view:View.repeatable",
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "rejoins-unaware",
-        "without heartbeats a broker counts again though it does not know that it was fenced",
+        "without heartbeats, a broker counts again although it does not know that it was fenced",
         (
             Edit(
                 "controller.visibility.lao:LaoTracker.may_join",

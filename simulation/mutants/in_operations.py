@@ -9,7 +9,7 @@ from simulation.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "unregistration-keeps-isr",
-        "a broker that is unregistered stays in ISRs and leads on",
+        "an unregistered broker stays in ISRs and stays leader",
         (
             Edit(
                 "controller.decisions.brokers.registration:unregister_broker",
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "causes-below-level",
-        "broker changes say their cause whatever metadata.version is",
+        "broker changes have a cause at any metadata.version",
         (
             Edit(
                 "raftlog.metadata.versions:supports_broker_causes",
@@ -62,14 +62,14 @@ MUTANTS = (
     ),
     Mutant(
         "raised-beside-old-brokers",
-        "metadata.version is raised whatever the registered brokers know",
+        "metadata.version is raised although a registered broker does not know it",
         (Edit("controller.decisions.quorum.features:_brokers_against", "if not low <= level <= high:", "if False:"),),
         BUILDS,
         "brokers of two builds",
     ),
     Mutant(
         "raised-beside-old-voters",
-        "metadata.version is raised whatever the voters know",
+        "metadata.version is raised although a voter does not know it",
         (Edit("controller.decisions.quorum.features:_voters_against", "elif known < level:", "elif False:"),),
         BUILDS,
         "controllers of two builds",
@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "old-broker-registered",
-        "a broker is registered that does not know the level of the cluster",
+        "a broker that does not know the level of the cluster is registered",
         (
             Edit(
                 "controller.decisions.brokers.registration:_check_features",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "cursors-below-level",
-        "export cursors are set whatever metadata.version is",
+        "export cursors are set at any metadata.version",
         (
             Edit(
                 "controller.decisions.clients.export_cursors:_check_supported",
@@ -105,7 +105,7 @@ MUTANTS = (
     ),
     Mutant(
         "hand-mapping-ignored",
-        "a host that somebody has mapped to the id of a broker from elsewhere does not get it",
+        "a host that was mapped by hand to the id of a broker from elsewhere does not get it",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_of_host",
@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         "kept-id-given-away",
-        "an id that somebody has kept for a host is given to another one",
+        "an id that was reserved by hand for a host is given to another host",
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_missing",
@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "move-drops-voters",
-        "a voter that moves is the only one left in the set",
+        "a voter that moves is the only one that remains in the set",
         (
             Edit(
                 "controller.decisions.quorum.membership:Membership.update",
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "reserve-not-told",
-        "a follower does not say that its disk is below its reserve",
+        "a follower does not report that its disk is below its reserve",
         (Edit("raftlog.quorum.fetcher:Fetcher.pump", "request.low_on_space = node.low_on_space", "pass"),),
         LOW,
         "disks that are below their reserve",
@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     Mutant(
         "turn-unbounded",
-        "a controller decides in one turn whatever waits",
+        "a controller decides all waiting requests in one turn",
         (
             Edit(
                 "controller.service.turns:Turns._decide_waiting",

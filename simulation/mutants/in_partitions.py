@@ -41,14 +41,14 @@ MUTANTS = (
     ),
     Mutant(
         "isr-of-fenced",
-        "a fenced broker may be taken into an ISR",
+        "a fenced broker can enter an ISR",
         (Edit("controller.decisions.partitions.alter_partition:_ineligible", "if broker.fenced:", "if False:"),),
         REPLICAS,
         RESTARTS,
     ),
     Mutant(
         "isr-decided-by-committed",
-        "a proposal is decided by the committed image, without what is on its way",
+        "a proposal is decided by the committed image, without pending records",
         (
             Edit(
                 "controller.decider:Decider._alter_partition",
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "registration-keeps-isr",
-        "a new incarnation keeps the places of the one before it in ISRs",
+        "a new incarnation keeps the places of its predecessor in ISRs",
         (
             Edit(
                 "controller.decisions.brokers.registration:register_broker",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "fencing-keeps-isr",
-        "a broker whose session has ended stays in ISRs and leads on",
+        "a broker whose session has ended stays in ISRs and stays leader",
         (
             Edit(
                 "controller.rules.fencing:fence",
@@ -88,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         "leader-outside-isr",
-        "a leader is chosen among all replicas that live",
+        "a leader is chosen among all live replicas",
         (
             Edit(
                 "controller.rules.partition_change:choose_leader",
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat-of-old-incarnation",
-        "a heartbeat of a former incarnation of a broker is taken for one of the present",
+        "a heartbeat of a former incarnation of a broker counts for the current one",
         (
             Edit(
                 "controller.decider:Decider._heartbeat",

@@ -11,14 +11,14 @@ from simulation.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "silent-peer-link-kept",
-        "a link to another controller that says nothing is used again and again",
+        "a node keeps using a silent link to another controller",
         (Edit("raftlog.replica.peers:PeerLink._dial_another", "if self._other is None", "if False"),),
         SILENCED_QUORUM,
         "single connections between controllers that are dead",
     ),
     Mutant(
         "vote-twice",
-        "a voter gives its vote of an epoch to whoever asks last",
+        "a voter grants its vote of an epoch to a second candidate",
         (
             Edit(
                 "raftlog.quorum.requests:_grants",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "vote-not-durable",
-        "what follows a vote is sent before the vote is on the disk",
+        "messages that depend on a vote are sent before the vote is on disk",
         (
             Edit(
                 "raftlog.replica.replica:Replica._carry_out",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "leader-counts-unflushed",
-        "the leader counts itself at its log end, not at what it has flushed",
+        "the leader counts itself at its log end, not at its flushed end",
         (Edit("raftlog.quorum.leader:Leader._commit", "node.log.flushed_end", "node.log.end"),),
         ELECTIONS,
         "slow disks",
@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "truncate-below-high-watermark",
-        "a follower that differs drops its whole last epoch, committed or not",
+        "a follower that diverges drops its whole last epoch, committed or not",
         (
             Edit(
                 "raftlog.quorum.log_ends:LogEnds.truncation_point",
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "truncate-on-equal",
-        "a log that ends where the leader's epoch ends is told to diverge",
+        "the leader sends a diverging epoch to a follower whose log ends where the epoch ends",
         (
             Edit(
                 "raftlog.quorum.log_ends:LogEnds.divergence",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "log-matching-off",
-        "the leader does not compare epochs: whatever a follower has, it is given what comes behind",
+        "the leader does not compare epochs: it sends a follower the records after its log end, with any log below",
         (
             Edit(
                 "raftlog.quorum.log_ends:LogEnds.divergence",
@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "high-watermark-beyond-log",
-        "a follower believes a high watermark above what it has",
+        "a follower accepts a high watermark above its log end",
         (
             Edit(
                 "raftlog.quorum.fetcher:Fetcher._append",
@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-vote-counts",
-        "a candidate counts whatever grant comes, of an earlier epoch or of a pre-vote",
+        "a candidate counts any granted vote, also one of an earlier epoch or of a pre-vote",
         (
             Edit(
                 "raftlog.quorum.campaign:Campaign.on_response",
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "vote-for-shorter-log",
-        "a voter gives its vote to a candidate whose log lacks what it has (Raft 5.4.1)",
+        "a voter grants its vote to a candidate whose log lacks records of its own (Raft 5.4.1)",
         (
             Edit(
                 "raftlog.quorum.requests:_grants",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "campaign-again-after-restart",
-        "a node that voted for itself goes on campaigning in that epoch after a restart",
+        "a node that voted for itself continues to campaign in that epoch after a restart",
         (
             Edit(
                 "raftlog.quorum.node:Node._first_role",
@@ -201,14 +201,14 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledge-after-io-error",
-        "a sync that failed is reported as done",
+        "a failed sync is reported as done",
         (Edit("raftlog.storage.group_commit:GroupCommit.sync_finished", "if error is not None:", "if False:"),),
         replace(ELECTIONS, faults={"disk_error": 0.5}),
         "disks that fail",
     ),
     Mutant(
         "no-leader-change",
-        "a leader that inherits a log does not begin its epoch with a record of its own",
+        "a leader that inherits a log does not begin its epoch with its own record",
         (
             Edit(
                 "raftlog.replica.replica:Replica._became_leader",
@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "pre-vote-always",
-        "whoever asks gets the pre-vote, also from who hears a leader (KIP-996)",
+        "every request for a pre-vote is granted, also by a voter that hears a leader (KIP-996)",
         (
             Edit(
                 "raftlog.quorum.requests:_grants", "return complete and node.role.grants_pre_vote()", "return complete"
@@ -237,14 +237,14 @@ MUTANTS = (
     ),
     Mutant(
         "pre-vote-skipped",
-        "a voter that misses its leader opens an epoch without asking first",
+        "a voter that misses its leader opens an epoch without a pre-vote",
         (Edit("raftlog.quorum.prospective:Prospective.enter", "self._begin_round()", "self.node.become_candidate()"),),
         FLAPPING,
         "links that break for a moment",
     ),
     Mutant(
         "check-quorum-off",
-        "a leader that no majority fetches from leads on",
+        "a leader from which no majority fetches stays leader",
         (
             Edit(
                 "raftlog.quorum.leader:Leader.on_tick",
@@ -297,7 +297,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-fetch-answer",
-        "a follower takes whatever answer to a Fetch comes, of whatever epoch, leader and role of its own",
+        "a follower accepts any answer to a Fetch, of any epoch and leader, and in any role of its own",
         (
             Edit(
                 "raftlog.quorum.fetcher:Fetcher.awaits",

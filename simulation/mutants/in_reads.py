@@ -13,7 +13,7 @@ ENDS_AT = "controller.visibility.read_leases:ReadLeases.ends_at"
 MUTANTS = (
     Mutant(
         "strict-lease-without-round",
-        "a lease is given, or renewed, without a confirmed round: also by a controller that leads no more",
+        "a lease is given or renewed without a confirmed round, also by a controller that no longer leads",
         (
             Edit(
                 "controller.service.turns:Turns._settle",
@@ -36,14 +36,14 @@ MUTANTS = (
     ),
     Mutant(
         "fenced-while-leased",
-        "a broker that lags is fenced whatever lease it holds",
+        "a broker that lags is fenced even if it holds a lease",
         (Edit("controller.decider:Decider._fence_stuck", "if leases.ends_at(stuck) > now:", "if False:"),),
         replace(STRICT, lag_max_ms=600, session_timeout_ms=6000, faults={"broker_behind": 2.0}),
         "brokers that heartbeat and get no log",
     ),
     Mutant(
         "leases-of-others-unknown",
-        "a new controller takes leases that it has not given for none",
+        "a new controller ignores the leases that earlier controllers gave",
         (
             Edit(
                 ENDS_AT,
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "lease-counted-from-reply",
-        "a lease runs from when its reply has come",
+        "a lease starts when its reply arrives",
         (
             Edit(
                 "broker.registration.registration_client:RegistrationClient._heartbeat_answered",
@@ -69,14 +69,14 @@ MUTANTS = (
     ),
     Mutant(
         "lease-without-margin",
-        "a lease is as long as the session, though clocks drift",
+        "a lease is as long as the session, without a margin for clock drift",
         (Edit("controller.visibility.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
         replace(STRICT, brokers=6, drift=0.1, session_timeout_ms=3000, safety_s=30.0, faults={"broker_behind": 0.7}),
         "brokers cut off, clocks that drift",
     ),
     Mutant(
         "strict-without-lease",
-        "a strict read is answered like a repeatable one, whether or not there is a lease",
+        "a strict read is answered like a repeatable one, with or without a lease",
         (Edit("broker.metadata.read_gate:ReadGate.admit", "if self._lease.held(now):", "if True:"),),
         STRICT,
         "brokers cut off for longer than their session",
@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "strict-below-applied",
-        "a strict read does not wait until what is applied here is at LAO",
+        "a strict read does not wait until LAO covers what the broker has applied",
         (
             Edit("broker.metadata.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
             Edit("broker.metadata.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "offered-when-applied",
-        "a broker offers its clients what a feature level brings when it has applied the level itself",
+        "a broker offers the features of a level to its clients as soon as it has applied the level itself",
         (
             Edit(
                 "broker.service.api_versions:ApiVersions.moved",

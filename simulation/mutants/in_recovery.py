@@ -11,14 +11,14 @@ LOST = "the disks of a majority are lost for good"
 MUTANTS = (
     Mutant(
         "leader-epochs-not-raised",
-        "after a recovery partitions are led on in the leader epochs that the recovered state has",
+        "after a recovery, partitions keep the leader epochs of the recovered state",
         (Edit("controller.state.epoch_floor:EpochFloor.is_due", "return bool(", "return False and bool("),),
         RECOVERED,
         LOST,
     ),
     Mutant(
         "joined-without-generation",
-        "a controller goes by the generation that its disk was formatted with, whatever the log says",
+        "a controller keeps the generation from the formatting of its disk, whatever the log says",
         (
             Edit(
                 "controller.service.service:ControllerService.generation",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery-keeps-generation",
-        "a recovery does not begin another generation of the log",
+        "a recovery does not begin a new generation of the log",
         (
             Edit(
                 "raftlog.recovery.unsafe_recovery:begin_anew",
@@ -45,14 +45,14 @@ MUTANTS = (
     ),
     Mutant(
         "recovery-leaves-brokers-unfenced",
-        "after a recovery brokers stay unfenced as the recovered state has them, and lead",
+        "after a recovery, brokers stay unfenced as in the recovered state, and lead",
         (Edit("controller.state.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"),),
         RECOVERED,
         LOST,
     ),
     Mutant(
         "recovered-brokers-keep-image",
-        "a broker that hears of another generation goes on with its image",
+        "a broker that learns of another generation keeps its image",
         (Edit("broker.metadata.view:View.reset", "self._clear(generation)", "self.generation = generation"),),
         RECOVERED,
         LOST,
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery-skips-no-epochs",
-        "a recovered log goes on in the epoch that it ends with",
+        "a recovered log continues in the epoch of its last record",
         (
             Edit(
                 "raftlog.recovery.unsafe_recovery:begin_anew",

@@ -13,7 +13,7 @@ LEFT_BEHIND = "followers that are left behind, a log that is cut"
 MUTANTS = (
     Mutant(
         "install-keeps-start",
-        "a snapshot is installed, and what is given away still begins where it did",
+        "after the installation of a snapshot, the log that the node sends still begins at its old start",
         (Edit("raftlog.replica.replica:Replica._install", "self.log_start_offset = snapshot_id.end_offset", "pass"),),
         SNAPSHOTS,
         LEFT_BEHIND,
@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         "image-survives-install",
-        "the image stays what it was when a snapshot is installed",
+        "the image does not change when a snapshot is installed",
         (
             Edit(
                 "controller.service.service:ControllerService._load_slice",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "snapshot-without-clients",
-        "exactly-once clients are not in snapshots, and nobody compares the hash",
+        "snapshots lack exactly-once clients, and no check compares the hash",
         (
             Edit("raftlog.metadata.snapshot:pieces", "for kind in KINDS:", "for kind in KINDS[:-3]:"),
             Edit("raftlog.metadata.snapshot:pieces", "if state_hash & HASH_MASK != image.state_hash:", "if False:"),
@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "snapshot-without-index",
-        "an image made of a snapshot does not know which partitions a broker has replicas of; no hash tells",
+        "an image from a snapshot lacks the index of partitions by broker; no hash shows it",
         (
             Edit(
                 "raftlog.metadata.snapshot:Parts.finish",
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "hash-misses-field",
-        "an image made of a snapshot lacks the log directories of brokers, and its hash is computed as if it had them",
+        "an image from a snapshot lacks the log directories of brokers, and its hash is computed as if it had them",
         (
             Edit(
                 "raftlog.metadata.snapshot:_add_broker",
@@ -102,21 +102,21 @@ MUTANTS = (
     ),
     Mutant(
         "cursors-ignored",
-        "retention does not look at export cursors",
+        "retention ignores export cursors",
         (Edit("controller.disk.retention:judge", "log_start_offset <= one.end_offset < start.end_offset", "False"),),
         EXPORTS,
         "exports, a log that is cut",
     ),
     Mutant(
         "install-keeps-offsets",
-        "a snapshot is installed, and the state machine goes on with the log it had",
+        "after the installation of a snapshot, the state machine continues with its old log",
         (Edit("raftlog.quorum.node_state:NodeState.install_snapshot", "self.log.reset(snapshot_id)", "pass"),),
         SNAPSHOTS,
         LEFT_BEHIND,
     ),
     Mutant(
         "install-keeps-voters",
-        "a snapshot is installed, and the voter set stays the one of the log before it",
+        "after the installation of a snapshot, the voter set stays that of the previous log",
         (
             Edit(
                 "raftlog.quorum.node_state:NodeState.install_snapshot",
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-of-snapshot",
-        "a snapshot that lacks its end is taken for complete, and nobody verifies it",
+        "a truncated snapshot counts as complete, and nothing verifies it",
         (
             Edit(
                 "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "first-part-is-all",
-        "a broker takes the first part of a snapshot for all of it",
+        "a broker treats the first part of a snapshot as the whole",
         (
             Edit(
                 "raftlog.client.snapshot_fetch:SnapshotFetch._take",
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-snapshot-asked-for",
-        "a follower goes on asking for a snapshot that the leader has dropped meanwhile",
+        "a follower keeps requesting a snapshot that the leader has dropped in the meantime",
         (
             Edit(
                 "raftlog.quorum.fetcher:Fetcher._take_part",
@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-from-the-beginning",
-        "whatever part of a snapshot is asked for, its beginning is given",
+        "every request for a part of a snapshot returns its beginning",
         (
             Edit(
                 "raftlog.replica.snapshots:fill",
@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "emptied-log-is-part",
-        "a log without records is taken for a part of a newer snapshot, and its replacement is not done again after a crash",
+        "a log without records counts as a part of a newer snapshot, and its replacement is not repeated after a crash",
         (
             Edit(
                 "raftlog.storage.log_start:is_part",
