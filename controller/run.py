@@ -151,7 +151,7 @@ def metrics_registry(service: ControllerService, transport: GrpcServerTransport)
     registry.collect(lambda: transport_metrics(transport.bounds))
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
-    add_refusal_metrics(registry, lambda: replica.refused)
+    add_refusal_metrics(registry, lambda: replica.refusals.counts)
     registry.latency("raft_metrics_commit_latency_seconds", "From a proposal to its commit.", replica.commit_latency)
     registry.latency("raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency)
     add_controller_metrics(

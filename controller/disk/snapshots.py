@@ -21,6 +21,7 @@ from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pi
 from raftlog.metadata.versions import supports_snapshots
 from raftlog.observability.node_metrics import SnapshotFigures
 from raftlog.replica.replica import Replica
+from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
@@ -57,16 +58,16 @@ class Trigger:
 class SnapshotLoad:
     """Reads one complete snapshot of this node's into an image, a slice a call."""
 
-    def __init__(self, replica: Replica, snapshot_id: SnapshotId) -> None:
+    def __init__(self, snapshots: ReplicaSnapshots, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
-        self._replica = replica
+        self._snapshots = snapshots
         self._loader = SnapshotLoader()
         self._position = 0
 
     def step(self) -> Image | None:
         """Load a slice: the image, when that was the last one. Raises CorruptLogError, UnknownRecordError, StorageError."""
         try:
-            data = self._replica.read_snapshot(self.snapshot_id, self._position, BATCH_BYTES)
+            data = self._snapshots.read(self.snapshot_id, self._position, BATCH_BYTES)
         except LookupError:
             raise CorruptLogError(f"the snapshot {self.snapshot_id} that the log begins with is not there") from None
         if data:
@@ -116,7 +117,7 @@ class Snapshots:
     def figures(self, now: float) -> SnapshotFigures:
         """For metrics."""
         return SnapshotFigures(
-            count=len(self._replica.snapshots),
+            count=len(self._replica.snapshots.ids),
             newest_bytes=self._newest_bytes(),
             generated_bytes=self.generated_bytes,
             generated_age_ms=(now - self.generated_at) * 1000,
@@ -126,8 +127,8 @@ class Snapshots:
         )
 
     def _newest_bytes(self) -> int:
-        held = self._replica.snapshots
-        return self._replica.snapshot_size(held[-1]) if held else 0
+        newest = self._replica.snapshots.newest
+        return self._replica.snapshots.size(newest) if newest else 0
 
     def applied(self, count_bytes: int) -> None:
         """So many bytes of the log were applied."""
@@ -153,14 +154,14 @@ class Snapshots:
 
     def take(self, now: float, image: Image) -> bool:
         """Begin to take a snapshot of this committed image; whether there was reason and leave to."""
-        snapshots = self._replica.snapshots
-        newest_end = snapshots[-1].end_offset if snapshots else 0
+        newest = self._replica.snapshots.newest
+        newest_end = newest.end_offset if newest else 0
         if self._writing is not None or not supports_snapshots(image.features) or image.offset + 1 <= newest_end:
             return False
         self._writing = image
         self._trigger = Trigger(now)
         header = header_of(image, cluster_id=self._cluster_id, generation=self._generation())
-        self._replica.write_snapshot(header, pieces(image, header), self._taken)
+        self._replica.snapshots.write(header, pieces(image, header), self._taken)
         return True
 
     def _taken(self, snapshot_id: SnapshotId, size: int) -> None:
@@ -182,11 +183,11 @@ class Snapshots:
             log.info("log start advanced", offset=start.end_offset, dropped_snapshot=held[0].snapshot_id.end_offset)
 
     def _held(self) -> list[Held]:
-        ids = self._replica.snapshots
+        ids = self._replica.snapshots.ids
         self._timestamps = {
             one: self._timestamps[one]
             if one in self._timestamps
-            else self._replica.snapshot_header(one).last_timestamp_ms
+            else self._replica.snapshots.header(one).last_timestamp_ms
             for one in ids
         }
         return [Held(one, self._timestamps[one]) for one in ids]

@@ -230,7 +230,7 @@ class ControllerService:
     @property
     def newest_snapshot(self) -> SnapshotId | None:
         """The newest snapshot of this node, if any."""
-        return self.replica.snapshots[-1] if self.replica.snapshots else None
+        return self.replica.snapshots.newest
 
     def now(self) -> float:
         """Seconds of the loop's clock."""
@@ -297,7 +297,7 @@ class ControllerService:
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
         """Load a snapshot, one slice in each turn. Until that is done, the node folds nothing and does not claim."""
         if snapshot_id.end_offset > self._committed.offset + 1:
-            self._load = SnapshotLoad(self.replica, snapshot_id)
+            self._load = SnapshotLoad(self.replica.snapshots, snapshot_id)
             self.snapshots.installed(self._loop.time())
             self.wake()
 

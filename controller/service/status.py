@@ -36,7 +36,7 @@ def describe_quorum(service: ControllerService) -> pb.DescribeQuorumResponse:
         lowest_acknowledged_offset=service.lowest_acknowledged_offset,
         lao_unknown_reason=leadership.lao.unknown_reason if leadership is not None else "this node is not the leader",
         generation=service.generation,
-        snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots],
+        snapshots=[pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch) for one in service.replica.snapshots.ids],
         voters_offset=seen.voters_offset,
         leader_endpoint=service.leader_endpoint(seen.leader_id),
         features=[

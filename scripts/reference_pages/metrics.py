@@ -57,7 +57,7 @@ def _of_a_controller() -> Sequence[Metric]:
     service = SimpleNamespace(
         decider=object(),
         image=Image(),
-        replica=mock.Mock(refused={}, commit_latency=None, sync_latency=None),
+        replica=mock.Mock(refusals=mock.Mock(counts={}), commit_latency=None, sync_latency=None),
         space=SimpleNamespace(free_bytes=0, low=False),
         snapshots=SimpleNamespace(figures=lambda _: SnapshotFigures(0, 0, 0, 0, 0)),
         now=lambda: 0.0,

@@ -92,7 +92,7 @@ class Witness(Checker):
         pieces: list[bytes] = []
         verifier, position = SnapshotVerifier(), 0
         try:
-            while piece := host.service.replica.read_snapshot(snapshot_id, position, PIECE_BYTES):
+            while piece := host.service.replica.snapshots.read(snapshot_id, position, PIECE_BYTES):
                 verifier.feed(piece)
                 pieces.append(piece)
                 position += len(piece)

@@ -12,7 +12,7 @@ from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
 from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
 from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
 from raftlog.quorum.leader import Leader
-from raftlog.replica.replica import TAIL_CACHE_BYTES
+from raftlog.replica.local_log import TAIL_CACHE_BYTES
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 
 MAX_HELD = 10_000
@@ -48,7 +48,7 @@ class Queues(Checker):
         replica = service.replica
         self._at_most(host.name, "held effects", len(replica._held), MAX_HELD)
         self._at_most(host.name, "inbox", len(replica._inbox), MAX_HELD)
-        self._at_most(host.name, "tail cache", replica._tail._bytes, TAIL_CACHE_BYTES)
+        self._at_most(host.name, "tail cache", replica._log._tail._bytes, TAIL_CACHE_BYTES)
         role = core._node.role
         if isinstance(role, Leader):
             self._at_most(host.name, "parked fetches", len(role._parked), MAX_PARKED_FETCHES)

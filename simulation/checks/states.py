@@ -79,10 +79,10 @@ class States(Checker):
 
     def _check_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
         assert host.service is not None
-        replica = host.service.replica
+        snapshots = host.service.replica.snapshots
         verifier, pieces, position = SnapshotVerifier(), [], 0
         try:
-            while piece := replica.read_snapshot(snapshot_id, position, SNAPSHOT_BYTES):
+            while piece := snapshots.read(snapshot_id, position, SNAPSHOT_BYTES):
                 verifier.feed(piece)
                 pieces.append(piece)
                 position += len(piece)

@@ -14,7 +14,7 @@ MUTANTS = (
     Mutant(
         "install-keeps-start",
         "after the installation of a snapshot, the log that the node sends still begins at its old start",
-        (Edit("raftlog.replica.replica:Replica._install", "self.log_start_offset = snapshot_id.end_offset", "pass"),),
+        (Edit("raftlog.replica.local_log:LocalLog.install", "self.start_offset = snapshot_id.end_offset", "pass"),),
         SNAPSHOTS,
         LEFT_BEHIND,
         known=2,
@@ -181,9 +181,9 @@ MUTANTS = (
         "every request for a part of a snapshot returns its beginning",
         (
             Edit(
-                "raftlog.replica.snapshots:fill",
-                "store.read_snapshot(snapshot_id, effect.position, max_bytes)",
-                "store.read_snapshot(snapshot_id, 0, max_bytes)",
+                "raftlog.replica.snapshots:ReplicaSnapshots.reply",
+                "self._store.read_snapshot(snapshot_id, effect.position, max_bytes)",
+                "self._store.read_snapshot(snapshot_id, 0, max_bytes)",
             ),
         ),
         PARTS,

@@ -55,18 +55,19 @@ def test_interval_0_means_never_for_its_age() -> None:
     assert not Trigger(0.0, 1).due(1e12, 0, settings)
 
 
-class FakeReplica:
-    """Holds snapshots; writes one when the test says so."""
+class FakeSnapshots:
+    """Writes one when the test says so."""
 
     def __init__(self) -> None:
-        self.snapshots: tuple[SnapshotId, ...] = ()
-        self.log_start_offset = 0
-        self.used = 0
+        self.ids: tuple[SnapshotId, ...] = ()
         self.content: dict[SnapshotId, bytes] = {}
         self.writing: tuple[SnapshotHeader, Iterator[bytes], Callable[[SnapshotId, int], None]] | None = None
-        self.advanced: list[int] = []
 
-    def write_snapshot(self, header: SnapshotHeader, content: Iterator[bytes], done: Any) -> None:
+    @property
+    def newest(self) -> SnapshotId | None:
+        return self.ids[-1] if self.ids else None
+
+    def write(self, header: SnapshotHeader, content: Iterator[bytes], done: Any) -> None:
         assert self.writing is None
         self.writing = (header, content, done)
 
@@ -75,26 +76,36 @@ class FakeReplica:
         (header, content, done), self.writing = self.writing, None
         snapshot_id = SnapshotId(header.end_offset, header.epoch)
         self.content[snapshot_id] = b"".join(content)
-        self.snapshots = (*self.snapshots, snapshot_id)
+        self.ids = (*self.ids, snapshot_id)
         done(snapshot_id, len(self.content[snapshot_id]))
+
+    def size(self, snapshot_id: SnapshotId) -> int:
+        return len(self.content[snapshot_id])
+
+    def header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+        return read_header(self.content[snapshot_id][:200])
+
+    def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        return self.content[snapshot_id][position : position + max_bytes]
+
+
+class FakeReplica:
+    """Holds snapshots."""
+
+    def __init__(self) -> None:
+        self.snapshots = FakeSnapshots()
+        self.log_start_offset = 0
+        self.used = 0
+        self.advanced: list[int] = []
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
         self.advanced.append(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
-        self.snapshots = tuple(one for one in self.snapshots if one >= snapshot_id)
+        self.snapshots.ids = tuple(one for one in self.snapshots.ids if one >= snapshot_id)
         return True
 
     def used_bytes(self) -> int:
         return self.used
-
-    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-        return len(self.content[snapshot_id])
-
-    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        return read_header(self.content[snapshot_id][:200])
-
-    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        return self.content[snapshot_id][position : position + max_bytes]
 
 
 def image(offset: int, level: int = 2, timestamp_ms: int = 0) -> Image:
@@ -124,7 +135,7 @@ class Stage:
             return image(offset, **fields)
 
         self.snapshots.tick(now, state_bytes, made)
-        return self.replica.writing is not None
+        return self.replica.snapshots.writing is not None
 
     def holding(self) -> int:
         return self.snapshots.figures(0.0).cursors_holding
@@ -141,11 +152,11 @@ def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
     stage.snapshots.applied(500)
     assert stage.tick(1.2, 11)
     assert stage.images == 1
-    stage.replica.finish()
-    assert stage.replica.snapshots == (SnapshotId(11, 1),)
+    stage.replica.snapshots.finish()
+    assert stage.replica.snapshots.ids == (SnapshotId(11, 1),)
     assert (stage.snapshots.generated, stage.snapshots.generated_at) == (1, 1.1)
-    assert stage.snapshots.generated_bytes == len(stage.replica.content[SnapshotId(11, 1)])
-    assert stage.replica.snapshot_header(SnapshotId(11, 1)).generation == 2
+    assert stage.snapshots.generated_bytes == len(stage.replica.snapshots.content[SnapshotId(11, 1)])
+    assert stage.replica.snapshots.header(SnapshotId(11, 1)).generation == 2
     stage.snapshots.applied(499)
     assert not stage.tick(1.3, 20)
     stage.snapshots.applied(1)
@@ -165,7 +176,7 @@ def test_none_of_what_has_one_already() -> None:
     stage = Stage()
     stage.snapshots.applied(1000)
     stage.tick(1.0, 10)
-    stage.replica.finish()
+    stage.replica.snapshots.finish()
     stage.snapshots.applied(1000)
     assert not stage.tick(9.0, 10)
     assert stage.tick(9.0 + ASK_AGAIN_S, 11)
@@ -175,7 +186,7 @@ def test_an_installed_snapshot_begins_the_count_and_another_can_be_taken() -> No
     stage = Stage()
     stage.snapshots.applied(1000)
     assert stage.tick(1.0, 10)
-    stage.replica.writing = None  # given up by the replica
+    stage.replica.snapshots.writing = None  # given up by the replica
     stage.snapshots.installed(2.0)
     assert stage.snapshots.loaded == 1
     assert not stage.tick(20.0, 50)
@@ -191,7 +202,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
         now += 2
         stage.snapshots.applied(1000)
         assert stage.tick(now, end - 1, timestamp_ms=end)
-        stage.replica.finish()
+        stage.replica.snapshots.finish()
     stage.tick(now, 39)
     assert stage.replica.advanced == []
     stage.replica.used = 5001
@@ -208,7 +219,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     assert stage.replica.advanced == [20, 30, 40]
     stage.replica.used = 1 << 40
     stage.tick(now + 5 * RETENTION_EVERY_S, 39)
-    assert stage.replica.snapshots == (SnapshotId(40, 1),)
+    assert stage.replica.snapshots.ids == (SnapshotId(40, 1),)
 
 
 def test_retention_asks_the_committed_image_for_export_cursors() -> None:
@@ -216,7 +227,7 @@ def test_retention_asks_the_committed_image_for_export_cursors() -> None:
     for end in (10, 20):
         stage.snapshots.applied(1000)
         assert stage.tick(end / 10, end - 1, timestamp_ms=end)
-        stage.replica.finish()
+        stage.replica.snapshots.finish()
     stage.replica.used, made = 5001, ImageBuilder(image(29))
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
     made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
@@ -230,9 +241,9 @@ def test_retention_asks_the_committed_image_for_export_cursors() -> None:
 
 
 def loading(content: bytes, snapshot_id: SnapshotId) -> tuple[Image | None, int]:
-    replica = FakeReplica()
-    replica.content[snapshot_id] = content
-    load = SnapshotLoad(replica, snapshot_id)  # type: ignore[arg-type]
+    snapshots = FakeSnapshots()
+    snapshots.content[snapshot_id] = content
+    load = SnapshotLoad(snapshots, snapshot_id)  # type: ignore[arg-type]
     for step in range(10_000):
         found = load.step()
         if found is not None:
@@ -265,8 +276,8 @@ def test_a_snapshot_under_another_ones_name_is_refused() -> None:
 
 
 def test_a_snapshot_that_is_gone_is_no_state() -> None:
-    class Gone(FakeReplica):
-        def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+    class Gone(FakeSnapshots):
+        def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
             raise LookupError(snapshot_id)
 
     with pytest.raises(CorruptLogError, match="is not there"):
@@ -296,10 +307,10 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
     assert shown() == nothing | cursors
     stage.snapshots.applied(1000)
     stage.tick(8.0, 10)
-    stage.replica.finish()
+    stage.replica.snapshots.finish()
     stage.snapshots.installed(9.0)
     now = 10.0
-    written = len(stage.replica.content[SnapshotId(11, 1)])
+    written = len(stage.replica.snapshots.content[SnapshotId(11, 1)])
     assert shown() == {
         "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2000, loads: 1, **cursors
     }  # fmt: skip

@@ -277,7 +277,7 @@ async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
     assert (await world.active(), node.service.controller_epoch) == (node, epoch)
     await world.client.call(alter("a", "2"), timeout_s=1.0)
     assert not any(n.failures for n in world.nodes)
-    assert all(n.service.replica.refused for n in world.nodes)
+    assert all(n.service.replica.refusals.counts for n in world.nodes)
     node.kill()
     successor = await world.active()
     assert successor.service.controller_epoch == epoch + 1

@@ -208,12 +208,12 @@ async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
     dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
     old = dialer.open()
-    shell.replica._peers[2].send_fetch(41, pb.FetchRequest())
+    shell.replica._peers.by_id[2].send_fetch(41, pb.FetchRequest())
     assert [message.correlation_id for message in old.sent] == [41]
     dialer.lose()
     assert unanswered == [41]
     new = dialer.open()
-    shell.replica._peers[2].send_fetch(42, pb.FetchRequest())
+    shell.replica._peers.by_id[2].send_fetch(42, pb.FetchRequest())
     dialer.handler.received(new, [pb.FetchResponse(correlation_id=41), pb.FetchResponse(correlation_id=42)])
     dialer.handler.received(new, [pb.FetchResponse(correlation_id=42)])
     assert heard == [(2, 42)]
@@ -227,7 +227,7 @@ async def test_an_empty_answer_is_none() -> None:
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
     dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
     link = dialer.open()
-    shell.replica._peers[2].send(41, pb.VoteRequest())
+    shell.replica._peers.by_id[2].send(41, pb.VoteRequest())
     unanswered.clear()
     dialer.handler.received(link, [pb.QuorumMessage(correlation_id=41)])
     assert unanswered == [41]
@@ -238,7 +238,7 @@ async def test_a_request_without_a_link_fails_at_once() -> None:
     shell = Shell()
     unanswered: list[int] = []
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
-    shell.replica._peers[3].send(7, pb.EndQuorumEpochRequest())
+    shell.replica._peers.by_id[3].send(7, pb.EndQuorumEpochRequest())
     assert unanswered == [7]
 
 
@@ -268,7 +268,7 @@ async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
     second = batch.encode([batch.RecordData(20, 0, b"b")], base_offset=1, epoch=1, timestamp_ms=1)
     shell.store.append(first, 0, 1)
     # As after a restart: the first is only on disk, the second only in memory.
-    replica._tail.reset(1)
+    replica._log._tail.reset(1)
     span = events.LogSpan(1, 2, ((1, 1),), second)
     replica._append(events.Append(span))
     assert replica.read(0, 2, 1 << 20) == first
@@ -329,8 +329,9 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
         raise ValueError("out of range")
 
     if where == "disk turn":
-        shell.replica._write_and_flush = broken  # type: ignore[method-assign]
-        shell.replica._disk_turn()
+        shell.store.flush = broken  # type: ignore[method-assign]
+        shell.replica._log.flush_soon(inline=False)
+        await asyncio.sleep(0)
     elif where == "held reply":
         shell.ask(link, epoch=5)
         link.send = broken  # type: ignore[method-assign]
@@ -352,14 +353,14 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
 def test_what_is_refused_is_counted_and_said_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can reach the port can send a million of them."""
     log = Mock()
-    monkeypatch.setattr("raftlog.replica.replica.log", log)
+    monkeypatch.setattr("raftlog.replica.refusals.log", log)
 
     async def main() -> None:
         shell = Shell()
         link = FakeLink()
         for _ in range(500):
             shell.ask(link, epoch=2**31 - 1)
-        assert shell.replica.refused == {("VoteRequest", "replica_epoch"): 500}
+        assert shell.replica.refusals.counts == {("VoteRequest", "replica_epoch"): 500}
         assert [message.vote_response.error_code for message in link.sent] == [42] * 500
         assert not shell.votes
         assert log.warning.call_count == 1

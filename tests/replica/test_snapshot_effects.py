@@ -34,7 +34,8 @@ class Stage(Shell):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Any] = []
-        self.replica._step = self._note  # type: ignore[method-assign]
+        for stepping in (self.replica, self.replica._log, self.replica.snapshots):
+            stepping._step = self._note  # type: ignore[method-assign]
 
     def _note(self, event: Any) -> None:
         if not isinstance(event, ev.Tick):
@@ -66,8 +67,8 @@ async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_to
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
     replica = stage.replica
-    assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots) == (40, 40, (ID,))
-    assert (replica.last_timestamp_ms, replica.generation) == (5000, 3)
+    assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots.ids) == (40, 40, (ID,))
+    assert (replica._log.last_timestamp_ms, replica.generation) == (5000, 3)
     stage.append(1)
     assert len(replica.read(40, 41, 100)) > 0
 
@@ -101,7 +102,7 @@ async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> 
     [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
     assert (event.snapshot_id, event.voters) == (ID, ())
     assert event.error
-    assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (3, (), False)
     stage.fetch(content())
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
@@ -123,7 +124,7 @@ async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobo
     await asyncio.sleep(1)
     [event] = [event for event in stage.events if isinstance(event, ev.SnapshotStored)]
     assert why in event.error
-    assert (stage.replica.log_end_offset, stage.replica.snapshots, stage.failed) == (3, (), False)
+    assert (stage.replica.log_end_offset, stage.replica.snapshots.ids, stage.failed) == (3, (), False)
     stage.fetch(content())
     await asyncio.sleep(1)
     assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
@@ -140,13 +141,13 @@ async def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_wh
     stage = Stage()
     stage.append(10)
     told: list[tuple[SnapshotId, int]] = []
-    stage.replica.write_snapshot(*own(7), lambda id_, size: told.append((id_, size)))
-    assert not list(stage.replica.snapshots)
+    stage.replica.snapshots.write(*own(7), lambda id_, size: told.append((id_, size)))
+    assert not list(stage.replica.snapshots.ids)
     await asyncio.sleep(1)
     snapshot_id = SnapshotId(8, 1)
     assert ev.SnapshotFrozen(snapshot_id) in stage.events
-    assert stage.replica.snapshots == (snapshot_id,)
-    assert told == [(snapshot_id, stage.replica.snapshot_size(snapshot_id))]
+    assert stage.replica.snapshots.ids == (snapshot_id,)
+    assert told == [(snapshot_id, stage.replica.snapshots.size(snapshot_id))]
 
 
 @simulated
@@ -161,16 +162,16 @@ async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
         for _ in range(10_000):
             yield b""
 
-    stage.replica.write_snapshot(header, slowly(), lambda id_, _: told.append(id_))
+    stage.replica.snapshots.write(header, slowly(), lambda id_, _: told.append(id_))
     await asyncio.sleep(0.1)
     stage.fetch(content())
     await asyncio.sleep(60)
-    assert stage.replica.snapshots == (ID,)
+    assert stage.replica.snapshots.ids == (ID,)
     assert told == []
     assert not any(isinstance(event, ev.SnapshotFrozen) for event in stage.events)
     # And another one can be written.
     stage.append(3)
-    stage.replica.write_snapshot(*own(41), lambda id_, _: told.append(id_))
+    stage.replica.snapshots.write(*own(41), lambda id_, _: told.append(id_))
     await asyncio.sleep(1)
     assert told == [SnapshotId(42, 1)]
 
@@ -180,17 +181,17 @@ async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_s
     stage = Stage()
     replica = stage.replica
     stage.append(10)
-    replica.write_snapshot(*own(7), lambda *_: None)
-    durable = replica._durable_end_offset
-    replica._durable_end_offset = 7
+    replica.snapshots.write(*own(7), lambda *_: None)
+    durable = replica._log.durable_end_offset
+    replica._log.durable_end_offset = 7
     await asyncio.sleep(1)
     snapshot_id = SnapshotId(8, 1)
-    replica._durable_end_offset = 7
+    replica._log.durable_end_offset = 7
     assert not replica.advance_log_start(snapshot_id)
     assert (replica.log_start_offset, len(replica.read(0, 1, 100)) > 0) == (0, True)
-    replica._durable_end_offset = max(durable, 10)
+    replica._log.durable_end_offset = max(durable, 10)
     assert replica.advance_log_start(snapshot_id)
     assert stage.events[-1] == ev.LogStartAdvanced(snapshot_id)
     assert replica.log_start_offset == 8
-    assert replica._tail.read(7, 10, 1000) is None
+    assert replica._log._tail.read(7, 10, 1000) is None
     assert [header.base_offset for header in batch.headers(replica.read(8, 10, 1000))] == [8, 9]

@@ -12,7 +12,8 @@ from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.replica import snapshots
-from raftlog.replica.snapshots import SnapshotWriter, fill
+from raftlog.replica.snapshot_writer import PAUSE_S, SnapshotWriter
+from raftlog.replica.snapshots import ReplicaSnapshots
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -82,7 +83,7 @@ async def test_between_two_slices_the_loop_is_everybody_elses() -> None:
     assert len(at) == 200
     for (before, then), (after, now) in itertools.pairwise(at):
         assert after >= before + 2, "two slices with hardly a turn of the loop between them"
-        assert now - then >= snapshots.PAUSE_S * 0.99
+        assert now - then >= PAUSE_S * 0.99
     assert b"".join(store.parts) == b"".join(b"x" * n for n in range(200) if n % 3 == 0)
     assert done.heard == []
     store.frozen[0](None)
@@ -152,7 +153,11 @@ class Shelf:
 
 def ask(position: int, max_bytes: int = 30, end_offset: int = 8) -> pb.FetchSnapshotResponse:
     response = pb.FetchSnapshotResponse(snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=3))
-    reply = fill(Shelf(), ev.ReplySnapshot("to", response, position, max_bytes))  # type: ignore[arg-type]
+    unused: Any = None
+    shelf: Any = Shelf()
+    reply = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused).reply(
+        ev.ReplySnapshot("to", response, position, max_bytes)
+    )
     assert reply.reply_to == "to"
     return reply.response
 

@@ -98,8 +98,8 @@ def test_an_lao_above_what_some_broker_has_applied_is_noticed(monkeypatch: pytes
 
 def test_acknowledging_before_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def never_durable(self: Replica, effect: object) -> None:
-        self._write()
-        self._flushed(self.log_end_offset)
+        self._log._write()
+        self._log._flushed(self.log_end_offset)
 
     monkeypatch.setitem(replica._EFFECTS, events.Flush, never_durable)
     assert "does not hold it durably" in str(run_swarm(1, SwarmConfig()).failure)

@@ -41,9 +41,9 @@ async def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() 
     await world.converged()
     for node in world.nodes:
         replica = node.service.replica
-        assert replica.snapshots
+        assert replica.snapshots.ids
         assert node.service.snapshots.generated >= 2
-        assert replica.snapshots[0].end_offset == node.log_start
+        assert replica.snapshots.ids[0].end_offset == node.log_start
         assert replica.used_bytes() < 4 * world.settings["metadata_max_retention_bytes"]
 
 
@@ -54,7 +54,7 @@ async def test_at_metadata_version_1_nothing_is_taken_and_nothing_dropped() -> N
     await world.write(150)
     await asyncio.sleep(30)
     for node in world.nodes:
-        assert (node.service.replica.snapshots, node.log_start) == ((), 0)
+        assert (node.service.replica.snapshots.ids, node.log_start) == ((), 0)
 
 
 @simulated
@@ -315,8 +315,8 @@ def test_the_same_seed_is_the_same_life() -> None:
             await world.converged()
             for node in world.nodes:
                 states.append(node.state)
-                states.extend((one.end_offset, one.epoch) for one in node.service.replica.snapshots)
-                states.append((node.log_start, len(node.service.replica.snapshots)))
+                states.extend((one.end_offset, one.epoch) for one in node.service.replica.snapshots.ids)
+                states.append((node.log_start, len(node.service.replica.snapshots.ids)))
 
         run(main())
         return states

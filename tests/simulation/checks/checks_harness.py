@@ -91,7 +91,10 @@ class Host:
             max_metadata_version=self.max_metadata_version,
         )
         self.service = SimpleNamespace(
-            quorum=quorum_config, _committed=built, leadership=None, replica=SimpleNamespace()
+            quorum=quorum_config,
+            _committed=built,
+            leadership=None,
+            replica=SimpleNamespace(snapshots=SimpleNamespace()),
         )
         self.incarnation += 1
 

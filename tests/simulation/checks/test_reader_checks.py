@@ -123,8 +123,8 @@ def test_dropping_the_log_above_the_high_watermark_is_refused() -> None:
 
 def _snapshot(trace: Trace, image: Image) -> None:
     data = b"".join(pieces(image, header_of(image, cluster_id="cluster", generation=0)))
-    replica = trace.host("c1").service.replica
-    replica.read_snapshot = lambda _id, position, max_bytes: data[position : position + max_bytes]
+    snapshots = trace.host("c1").service.replica.snapshots
+    snapshots.read = lambda _id, position, max_bytes: data[position : position + max_bytes]
 
 
 def test_a_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
@@ -152,7 +152,7 @@ def test_a_snapshot_with_another_voter_set_is_refused() -> None:
     trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
     header = replace(header_of(image, cluster_id="cluster", generation=0), voters=(voter(1),))
     data = b"".join(pieces(image, header))
-    trace.host("c1").service.replica.read_snapshot = lambda _id, position, max_bytes: data[
+    trace.host("c1").service.replica.snapshots.read = lambda _id, position, max_bytes: data[
         position : position + max_bytes
     ]
     with refused("I11.*names the voters"):
@@ -162,8 +162,8 @@ def test_a_snapshot_with_another_voter_set_is_refused() -> None:
 def test_a_snapshot_that_is_cut_is_refused() -> None:
     trace = _led(States)
     _snapshot(trace, trace.ledger.golden.image())
-    whole = trace.host("c1").service.replica.read_snapshot
-    trace.host("c1").service.replica.read_snapshot = lambda i, p, n: (
+    whole = trace.host("c1").service.replica.snapshots.read
+    trace.host("c1").service.replica.snapshots.read = lambda i, p, n: (
         whole(i, 0, 1 << 20)[p : p + n][:-1] if not p else b""
     )
     with refused("I11.*not sound"):
@@ -657,7 +657,7 @@ def test_queues_above_their_bounds_are_refused() -> None:
     trace = Trace(lambda _: Queues())
     service = trace.host("c1").service
     for host in trace.controllers:
-        replica = SimpleNamespace(_held=[], _inbox=[], _tail=SimpleNamespace(_bytes=0))
+        replica = SimpleNamespace(_held=[], _inbox=[], _log=SimpleNamespace(_tail=SimpleNamespace(_bytes=0)))
         host.service._intake = _Queue()
         host.service.replica = replica
     trace.tell("sample")

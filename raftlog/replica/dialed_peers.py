@@ -1,0 +1,62 @@
+"""The other nodes that this one talks to: which ones the quorum decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from raftlog.quorum import events as ev
+from raftlog.replica.peers import Peer, PeerObserver
+from raftlog.transport.api import Transport
+from raftlog.voter import Voter
+
+
+class DialedPeers:
+    """Links to each of them, by id."""
+
+    def __init__(self, node_id: int, transport: Transport, observer: PeerObserver, answer_s: float) -> None:
+        """``node_id``: this node's own. ``answer_s``: how long an answer may take."""
+        self._node_id, self._transport, self._observer, self._answer_s = node_id, transport, observer, answer_s
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.by_id: dict[int, Peer] = {}
+
+    def dial(self, peers: tuple[Voter, ...]) -> None:
+        """Talk to these, and to nobody else: hang up, dial, and dial anew where an address has changed."""
+        wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != self._node_id}
+        for node_id, peer in list(self.by_id.items()):
+            if wanted.get(node_id) != peer.endpoint:
+                del self.by_id[node_id]
+                peer.close()
+        for node_id, endpoint in wanted.items():
+            if endpoint and node_id not in self.by_id:
+                self.by_id[node_id] = Peer(
+                    node_id, endpoint, self._transport, self._observer, self._spawn, self._answer_s
+                )
+
+    def send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> bool:
+        """Send a request on the link for its kind. False: this node does not talk to that peer."""
+        peer = self.by_id.get(effect.peer_id)
+        if peer is None:
+            return False
+        if isinstance(effect, ev.SendFetch):
+            peer.send_fetch(effect.correlation_id, effect.request)
+        elif isinstance(effect, ev.SendFetchSnapshot):
+            peer.send_fetch_snapshot(effect.correlation_id, effect.request)
+        else:
+            peer.send(effect.correlation_id, effect.request)
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        for peer in list(self.by_id.values()):
+            peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task

@@ -1,0 +1,155 @@
+"""The log of one node: its end in memory, all of it in the store, the newest chunks on their way there.
+
+*Overlap*: when the leader appends, the waiting fetches are answered at once, from memory, and its own disk comes after, one turn of
+the loop later, so that the followers' disks work while the leader's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from raftlog import batch
+from raftlog.errors import StorageError
+from raftlog.metadata.log_generation import generation_in
+from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.metadata.voters_log import voters_in
+from raftlog.observability.registry import Latency
+from raftlog.quorum import events as ev
+from raftlog.replica.tail_cache import TailCache
+from raftlog.storage.api import LogStore, RecoveredLog, SnapshotId
+
+TAIL_CACHE_BYTES = 32 << 20
+
+
+class LocalLog:
+    """Offsets: start inclusive, end exclusive. The log is not to be used after an error of the store."""
+
+    def __init__(self, store: LogStore, *, step: Callable[[ev.Event], None], fail: Callable[[Exception], None]) -> None:
+        self._store, self._step, self._fail = store, step, fail
+        self._loop = asyncio.get_running_loop()
+        self._tail = TailCache(0, TAIL_CACHE_BYTES)
+        # In the log, and not yet handed to the store.
+        self._unwritten: list[ev.LogSpan] = []
+        self._disk_turn: asyncio.Handle | None = None
+        self._inline = False
+        self.start_offset = 0
+        """The first offset there is."""
+        self.durable_end_offset = 0
+        """The end of what was synced, as far as the store has reported it."""
+        self.generation = store.identity.generation
+        """This directory's, or a later one that the log tells of. A node that joins later was formatted without any."""
+        self.last_timestamp_ms = 0
+        """The latest of all batches, also of those that were only built or checked."""
+        self.sync_latency = Latency()
+        """What the disk took for each sync."""
+
+    def recovered(self, found: RecoveredLog) -> None:
+        """Begin with what the store has found."""
+        self._tail.reset(found.end_offset)
+        self.start_offset, self.durable_end_offset = found.start_offset, found.end_offset
+        self.generation = max(self.generation, found.generation)
+        self.last_timestamp_ms = found.last_timestamp_ms
+
+    @property
+    def end_offset(self) -> int:
+        """What is appended next gets this offset."""
+        return self._tail.end_offset
+
+    def next_timestamp_ms(self, wall_clock_ms: int) -> int:
+        """For the next batch: the wall clock, but never before the last batch's."""
+        self.last_timestamp_ms = max(self.last_timestamp_ms, wall_clock_ms)
+        return self.last_timestamp_ms
+
+    def check(self, chunk: bytes) -> ev.LogSpan:
+        """Fetched batches, as the span that follows the end. Raises CorruptLogError, UnknownRecordError."""
+        checked = batch.scan(chunk, expect_offset=self.end_offset)
+        voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
+        generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
+        span = ev.LogSpan(self.end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
+        self.last_timestamp_ms = max(self.last_timestamp_ms, checked.last_timestamp_ms)
+        return span
+
+    def append(self, span: ev.LogSpan) -> None:
+        """Add it at the end, in memory."""
+        self.remember(span)
+        self._unwritten.append(span)
+        self.generation = max(self.generation, span.generation)
+
+    def remember(self, span: ev.LogSpan) -> None:
+        """Serve it from memory, if it follows the end."""
+        if span.base_offset == self._tail.end_offset:
+            self._tail.append(span.data, span.base_offset, span.end_offset)
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop everything at or above ``end_offset``. Raises StorageError."""
+        self._write()
+        self._store.truncate(end_offset)
+        self.durable_end_offset = min(self.durable_end_offset, end_offset)
+        self._tail.reset(end_offset)
+
+    def install(self, snapshot_id: SnapshotId, header: SnapshotHeader) -> None:
+        """Replace all of it by a complete snapshot: the log is then empty and begins at its end. Raises StorageError."""
+        self._write()
+        self._store.install_snapshot(snapshot_id)
+        self._tail.reset(snapshot_id.end_offset)
+        self.start_offset = snapshot_id.end_offset
+        self.generation = max(self.generation, header.generation)
+        self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
+
+    def advance_start(self, snapshot_id: SnapshotId) -> None:
+        """Drop what lies below the end of a complete snapshot; it must be durable. Raises StorageError."""
+        self._store.advance_log_start(snapshot_id)
+        self.start_offset = snapshot_id.end_offset
+        self._tail.forget_below(snapshot_id.end_offset)
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Whole batches from ``offset`` to ``until`` (boundaries), at least one, as many as fit. Raises CorruptLogError."""
+        if offset >= until:
+            return b""
+        cached = self._tail.read(offset, until, max_bytes)
+        if cached is not None:
+            return cached
+        if self._unwritten:
+            # Part of the log, and in memory, but the store does not have it yet: what is asked for lies before it.
+            until = min(until, self._unwritten[0].base_offset)
+        return self._store.read(offset, until=until, max_bytes=max_bytes)
+
+    # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def flush_soon(self, *, inline: bool) -> None:
+        """Flush in the next turn of the loop; of several calls until then the last one says whether ``inline``."""
+        self._inline = inline
+        if self._disk_turn is None:
+            self._disk_turn = self._loop.call_soon(self._flush_now)
+
+    def flush(self, *, inline: bool) -> None:
+        """Make the log durable, then step Flushed. ``inline``: as in the store. Raises StorageError."""
+        self.cancel_flush()
+        self._write()
+        self._store.flush(self._flushed, inline=inline)
+
+    def cancel_flush(self) -> None:
+        """Do not do what was to be done soon."""
+        if self._disk_turn is not None:
+            self._disk_turn.cancel()
+            self._disk_turn = None
+
+    def _flush_now(self) -> None:
+        try:
+            self.flush(inline=self._inline)
+        except Exception as error:
+            self._fail(error)
+
+    def _write(self) -> None:
+        spans, self._unwritten = self._unwritten, []
+        for span in spans:
+            self._store.append(span.data, span.base_offset, span.end_offset)
+
+    def _flushed(self, result: int | StorageError) -> None:
+        if isinstance(result, StorageError):
+            self._fail(result)
+            return
+        self.sync_latency.observe(self._store.last_sync_s)
+        self.durable_end_offset = result
+        self._step(ev.Flushed(result))
