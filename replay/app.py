@@ -62,7 +62,8 @@ _CONF = _Option(
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable."),
 )
 """Of spark-submit: no field of JobRequest."""
-_JSON = _Option("json", bool, typer.Option("--json", help="One JSON document, for programs."), _DEFAULTS.json)
+JSON = typer.Option("--json", help="One JSON document, for programs.")
+_JSON = _Option("json", bool, JSON, _DEFAULTS.json)
 
 _KIND = _Option(
     "kind",

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BackupController, Json, Timeout
 from raftlog.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
     from raftlog.client.backup import BackupSummary
-
-Controllers = Annotated[
-    str,
-    typer.Option(
-        "--controller",
-        "--bootstrap-controller",
-        envvar="RAFTLOG_BOOTSTRAP_CONTROLLER",
-        metavar="HOST:PORT,...",
-        help="Controllers to ask; one that is up is enough.",
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def backup_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the backup is to be; it must not be there yet.")],
-    controller: Controllers = "",
+    controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.render import time_text
-from raftlog.cli.writes import ValidateOnly, alter, print_altered
+from raftlog.cli.writes import ValidateOnly, alter, expected_offset, print_altered
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -20,15 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Expected = Annotated[
-    int | None,
-    typer.Option(
-        "--expected-offset",
-        metavar="OFFSET",
-        min=-1,
-        help="Only if the cursor is still the one listed with this SET AT; -1: only if there is none.",
-    ),
-]
+Expected = Annotated[int | None, expected_offset("cursor", "SET AT")]
 
 
 def register(app_: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, endpoints
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
 from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, written
 from raftlog.errors import ConfigError
@@ -39,7 +39,7 @@ def describe(
     from raftlog.cli.quorum_queries import ask_quorum
     from raftlog.cli.session import tls_of_environment
 
-    addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+    addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout, tls_of_environment()))
     if not quorum.descriptions:
         reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from raftlog import batch
-from raftlog.cli.options import endpoints
+from raftlog.cli.options import controllers
 from raftlog.cli.output import print_error
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode
 from raftlog.metadata.image import Image
@@ -278,7 +278,7 @@ class RunningLog:
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
         """Hears every chunk that is read."""
-        addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+        addresses = controllers(bootstrap_controller)
         self._witness = StateHashRecorder(self._session.transport, addresses, info.cluster_id, info.generation)
 
     def read(self, offset: int, max_bytes: int) -> bytes:

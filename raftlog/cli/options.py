@@ -1,40 +1,48 @@
-"""Options that many commands share, with their environment variables."""
+"""Options and arguments that several commands share, with their environment variables."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 
+CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
+
+
+def _variable(option: str) -> str:
+    """The environment variable that stands for an option. It is in CLI_VARIABLES of raftlog/config/sources.py, too."""
+    return "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
+
+
+def _addresses(whom: str, *names: str) -> Any:
+    """The option with these names, the last its proper one."""
+    return typer.Option(
+        *names,
+        envvar=_variable(names[-1]),
+        metavar="HOST:PORT,...",
+        help=f"{whom} to ask; one that is up is enough.",
+    )
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", envvar="RAFTLOG_TIMEOUT", min=0.01, help="Seconds until the command gives up.", metavar="S"
+        "--timeout",
+        envvar=_variable("--timeout"),
+        min=0.01,
+        help="Seconds until the command gives up.",
+        metavar="S",
     ),
 ]
-BootstrapController = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-controller",
-        envvar="RAFTLOG_BOOTSTRAP_CONTROLLER",
-        metavar="HOST:PORT,...",
-        help="Controllers to ask; one that is up is enough.",
-    ),
-]
-BootstrapServer = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-server",
-        envvar="RAFTLOG_BOOTSTRAP_SERVER",
-        metavar="HOST:PORT,...",
-        help="Brokers to ask; one that is up is enough.",
-    ),
-]
+DEFAULT_TIMEOUT_S = 10.0
+BootstrapController = Annotated[str, _addresses("Controllers", CONTROLLERS)]
+BackupController = Annotated[str, _addresses("Controllers", "--controller", CONTROLLERS)]
+BootstrapServer = Annotated[str, _addresses("Brokers", BROKERS)]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, TOML."),
@@ -45,12 +53,36 @@ SetFlags = Annotated[
         "--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated. Overrides file and environment."
     ),
 ]
-Directory = Annotated[Path, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")]
-DEFAULT_TIMEOUT_S = 10.0
+Directory = Annotated[Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")]
+NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", "-s", help="Begin a quorum with this controller as its only voter.")
+]
+InitialControllers = Annotated[
+    str,
+    typer.Option(
+        "--initial-controllers",
+        "-I",
+        metavar="ID@HOST:PORT:DIRECTORY-ID,...",
+        help="Begin a quorum with these voters, this controller among them. Give the same list to each of them.",
+    ),
+]
+Topics = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False)
+]
 
 
-def endpoints(value: str, option: str) -> list[str]:
-    """The addresses of a bootstrap option, as host:port. Raises ConfigError, also if there is none."""
+def controllers(value: str) -> list[str]:
+    """The addresses of ``BootstrapController``, as host:port. Raises ConfigError, also if there is none."""
+    return _endpoints(value, CONTROLLERS)
+
+
+def brokers(value: str) -> list[str]:
+    """The addresses of ``BootstrapServer``, likewise."""
+    return _endpoints(value, BROKERS)
+
+
+def _endpoints(value: str, option: str) -> list[str]:
     addresses = []
     for part in value.split(","):
         if part.strip():
@@ -59,6 +91,5 @@ def endpoints(value: str, option: str) -> list[str]:
             except ValueError as error:
                 raise ConfigError(f"{option}: {error}") from error
     if not addresses:
-        variable = "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
-        raise ConfigError(f"no address is given: use {option} HOST:PORT, or set {variable}")
+        raise ConfigError(f"no address is given: use {option} HOST:PORT, or set {_variable(option)}")
     return addresses

@@ -10,7 +10,7 @@ import typer
 
 from raftlog.cli import elect, reassign
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout, Topics
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.plural import counted
 
@@ -40,9 +40,7 @@ def _group() -> None:
 
 @app.command(epilog=EPILOG)
 def isr(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False)
-    ] = None,
+    topics: Topics = None,
     compare: Annotated[
         bool,
         typer.Option(

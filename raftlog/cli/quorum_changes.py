@@ -13,12 +13,12 @@ from raftlog.cli.options import (
     Json,
     SetFlags,
     Timeout,
-    endpoints,
+    controllers,
 )
 from raftlog.cli.output import print_json, print_line
 from raftlog.errors import ConfigError
 
-VoterId = Annotated[int | None, typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")]
+_VOTER_ID = typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")
 DirectoryId = Annotated[
     str, typer.Option("--directory-id", metavar="UUID", help="Its directory id, as `storage format` printed it.")
 ]
@@ -28,7 +28,7 @@ def add_voter(
     bootstrap_controller: BootstrapController = "",
     config: ConfigFile = None,
     flags: SetFlags = None,
-    voter_id: VoterId = None,
+    voter_id: Annotated[int | None, _VOTER_ID] = None,
     directory_id: DirectoryId = "",
     endpoint: Annotated[
         str, typer.Option("--endpoint", metavar="HOST:PORT", help="Where the other nodes reach it.")
@@ -63,7 +63,7 @@ def add_voter(
 
 
 def remove_voter(
-    voter_id: Annotated[int, typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")],
+    voter_id: Annotated[int, _VOTER_ID],
     bootstrap_controller: BootstrapController = "",
     directory_id: DirectoryId = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -146,7 +146,7 @@ def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) ->
     from raftlog.cli.quorum_queries import ask_quorum
     from raftlog.cli.session import tls_of_environment
 
-    addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+    addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout_s, tls_of_environment()))
     voters = [voter for one in ([quorum.leader] if quorum.leader else quorum.descriptions) for voter in one.voters]
     return next((voter.replica_directory_id for voter in voters if voter.replica_id == voter_id), "")

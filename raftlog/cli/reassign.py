@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout, Topics
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.cli.partition_names import (
     PartitionName,
@@ -122,9 +122,7 @@ def cancel(
 
 
 def reassignments(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", help="Only these; default: all.", show_default=False)
-    ] = None,
+    topics: Topics = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")] = False,
     bootstrap_server: BootstrapServer = "",
     bootstrap_controller: BootstrapController = "",

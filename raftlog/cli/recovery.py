@@ -13,7 +13,7 @@ import structlog
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import ConfigFile, Json, SetFlags
+from raftlog.cli.options import ConfigFile, InitialControllers, Json, NodeId, SetFlags, Standalone
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
@@ -157,18 +157,11 @@ def restore_(
     ],
     directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="The new data directory.")] = None,
     cluster_id: Annotated[str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")] = "",
-    node_id: Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")] = None,
+    node_id: NodeId = None,
     config: ConfigFile = None,
     flags: SetFlags = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", "-s", help="This controller is the only voter to begin with.")
-    ] = False,
-    initial_controllers: Annotated[
-        str,
-        typer.Option(
-            "--initial-controllers", "-I", metavar="ID@HOST:PORT:DIRECTORY-ID,...", help="The voters to begin with."
-        ),
-    ] = "",
+    standalone: Standalone = False,
+    initial_controllers: InitialControllers = "",
     as_json: Json = False,
 ) -> None:
     """Make a new cluster's data directory from a backup: run it for every controller, with the same file, before any is started.

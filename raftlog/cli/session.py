@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raftlog.cli.options import endpoints
+from raftlog.cli.options import brokers, controllers
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -34,33 +34,33 @@ class Session:
 
     def controllers(self, bootstrap: str) -> ControllerClient:
         """A client of the active controller."""
-        client = ControllerClient(self.transport, endpoints(bootstrap, "--bootstrap-controller"), rng=self._rng)
+        client = ControllerClient(self.transport, controllers(bootstrap), rng=self._rng)
         self._open.append(client)
         return client
 
     def brokers(self, bootstrap: str) -> BrokerClient:
         """A client of the brokers."""
-        client = BrokerClient(self.transport, endpoints(bootstrap, "--bootstrap-server"), rng=self._rng)
+        client = BrokerClient(self.transport, brokers(bootstrap), rng=self._rng)
         self._open.append(client)
         return client
 
     def producer(self, bootstrap: str, settings: ProducerSettings) -> Producer:
         """A client that writes records."""
-        addresses = endpoints(bootstrap, "--bootstrap-server")
+        addresses = brokers(bootstrap)
         client = Producer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 
     def consumer(self, bootstrap: str, settings: ConsumerSettings) -> Consumer:
         """A client that reads records."""
-        addresses = endpoints(bootstrap, "--bootstrap-server")
+        addresses = brokers(bootstrap)
         client = Consumer(self.transport, addresses, rng=self._rng, settings=settings)
         self._open.append(client)
         return client
 
     def log(self, bootstrap: str) -> LogReader:
         """A reader of the running cluster's log."""
-        addresses = endpoints(bootstrap, "--bootstrap-controller")
+        addresses = controllers(bootstrap)
         reader = LogReader(self.transport, addresses, rng=self._rng, timeout_s=self.timeout_s)
         self._open.append(reader)
         return reader

@@ -11,18 +11,12 @@ import typer
 
 from raftlog.cli import recovery
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import ConfigFile, Json, SetFlags
+from raftlog.cli.options import ConfigFile, Directory, InitialControllers, Json, NodeId, SetFlags, Standalone
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
 app = typer.Typer(help="Prepare and inspect data directories (of stopped nodes).", epilog=EPILOG, no_args_is_help=True)
 recovery.register(app)
-
-ClusterId = Annotated[str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")]
-NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
-OptionalDirectory = Annotated[
-    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")
-]
 
 
 def register(app_: typer.Typer) -> None:
@@ -40,28 +34,18 @@ def random_uuid() -> None:
 def format_(
     config: ConfigFile = None,
     flags: SetFlags = None,
-    cluster_id: ClusterId = "",
+    cluster_id: Annotated[str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")] = "",
     node_id: NodeId = None,
     without_node_id: Annotated[
         bool, typer.Option("--without-node-id", help="For a broker that gets its id at its first start (KIP-426).")
     ] = False,
-    directory: OptionalDirectory = None,
+    directory: Directory = None,
     ignore_formatted: Annotated[
         bool,
         typer.Option("--ignore-formatted", "-g", help="Accept a directory that is formatted for this node already."),
     ] = False,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", "-s", help="Begin a quorum with this controller as its only voter.")
-    ] = False,
-    initial_controllers: Annotated[
-        str,
-        typer.Option(
-            "--initial-controllers",
-            "-I",
-            metavar="ID@HOST:PORT:DIRECTORY-ID,...",
-            help="Begin a quorum with these voters, this controller among them. Give the same list to each of them.",
-        ),
-    ] = "",
+    standalone: Standalone = False,
+    initial_controllers: InitialControllers = "",
     no_initial_controllers: Annotated[
         bool,
         typer.Option(
@@ -133,9 +117,7 @@ def format_(
 
 
 @app.command(epilog=EPILOG)
-def info(
-    config: ConfigFile = None, flags: SetFlags = None, directory: OptionalDirectory = None, as_json: Json = False
-) -> None:
+def info(config: ConfigFile = None, flags: SetFlags = None, directory: Directory = None, as_json: Json = False) -> None:
     """Show which node a data directory belongs to, its vote, and what its log holds. The node must be stopped.
 
     \b

@@ -47,6 +47,16 @@ Acks = Annotated[
 ValidateOnly = Annotated[bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")]
 
 
+def expected_offset(what: str, column: str) -> Any:
+    """The option --expected-offset of a command that changes ``what``, of which a list shows the offset in ``column``."""
+    return typer.Option(
+        "--expected-offset",
+        metavar="OFFSET",
+        min=-1,
+        help=f"Only if the {what} is still the one listed with this {column}; -1: only if there is none.",
+    )
+
+
 def principal() -> str:
     """Who asks, for audits: the user of this machine. Not authenticated; empty if the user has no name."""
     try:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from raftlog.errors import RaftlogError
 from raftlog.plural import counted
+from replay.app import JSON
 from replay.errors import EXIT_INPUT
 from replay.generate.profile import SKEWS, Profile
 
@@ -46,7 +47,7 @@ def _generate(
     incidents: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what happened, and when, as JSON.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Generate a cluster's history of any size, and write it as an export: to try the jobs, and to measure them.
 

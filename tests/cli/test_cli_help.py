@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -10,6 +15,7 @@ from command_lines import Raftlog
 from typer.testing import CliRunner
 
 from raftlog.cli.main import GROUP, build
+from raftlog.config.sources import CLI_VARIABLES
 
 COMMANDS = [
     ("backup",),
@@ -113,3 +119,31 @@ def test_building_the_command_line_again_adds_nothing() -> None:
         return {group.name: len(group.typer_instance.registered_commands) for group in build().registered_groups}
 
     assert commands() == commands()
+
+
+def declarations(path: Path) -> Iterator[str]:
+    """The options and arguments that a module declares, in words: names and help."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"typer.Option", "typer.Argument"}:
+            said = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            if node.args:
+                yield f"{', '.join(map(ast.unparse, node.args))}: {said.get('help')}"
+
+
+def test_an_option_that_commands_share_is_declared_once() -> None:
+    root = Path(__file__).parents[2]
+    packages = ("raftlog", "controller", "broker", "replay", "simulation")
+    found = Counter(one for name in packages for path in (root / name).rglob("*.py") for one in declarations(path))
+    assert found.total() > 90
+    assert [one for one, times in found.items() if times > 1] == []
+
+
+def variables(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        yield from [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
+    for inner in getattr(command, "commands", {}).values():
+        yield from variables(inner)
+
+
+def test_a_configuration_knows_the_variables_of_the_command_line() -> None:
+    assert {*variables(typer.main.get_command(build()))} == CLI_VARIABLES
