@@ -309,7 +309,8 @@ class CommittedData(Checker):
         if committed is None or committed.gone or partition is None or host.id not in partition.isr:
             return
         disk = self.soundness(host.id)
-        if disk is host.disk and len(committed.isr) > 0:
+        # Elected uncleanly, it may first do what was decided before, as it lags behind. Nothing is committed then, and nothing is lost.
+        if disk is host.disk and committed.log.end:
             raise CheckFailedError(f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}")
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:

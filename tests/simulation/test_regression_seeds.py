@@ -370,6 +370,20 @@ REGRESSIONS = [
         ' 0.0175, "resign": 2.81, "thought_dead": 1.9120778512709231, "transfer": 1.7}}',
         id="a checker took a broker for gone whose heartbeat was answered after the commit that unfenced it",
     ),
+    pytest.param(
+        1795400954305,
+        '{"voters": 5, "observers": 2, "clients": 1, "direct_clients": 1, "reads_per_s": 0.0, "admin_per_s":'
+        ' 5.0, "unclean": true, "balance_interval_s": 1, "value_bytes": 1000, "shared_keys": 0,'
+        ' "numbered_share": 1.0, "safety_s": 20.48377717617003, "disk_max_ms": 20.0, "session_timeout_ms":'
+        ' 1500, "snapshot_bytes": 50000, "release_version": 4, "old_build": 4, "data_per_s": 5.0,'
+        ' "replica_lag_ms": 10000, "max_clients": 2, "strict_share": 0.3, "exports_per_s": 1.0, "faults":'
+        ' {"clock_jump": 3.44, "isolate": 1.41, "clog": 4.49, "reset_links": 1.97, "link_broken": 0.0207,'
+        ' "disk_error": 1.28, "change_voters": 1.99, "stranded": 3.35, "answers_late": 2.54,'
+        ' "roll_heartbeats": 4.78, "newcomer": 2.6, "broker_refused": 3.06, "broker_alone": 2.89,'
+        ' "broker_disk_error": 3.55, "change_build": 0.6634906427501053, "raise_features":'
+        ' 0.5897371824542448, "whole_roll": 0.224}}',
+        id="a checker took it for a loss that an unclean leader, which lagged, first deleted what it was to delete",
+    ),
 ]
 
 

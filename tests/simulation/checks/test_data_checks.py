@@ -295,6 +295,15 @@ def test_one_sound_member_keeps_what_is_committed() -> None:
         trace.change(isr=[2, 3])
 
 
+def test_an_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() -> None:
+    trace = DataTrace()
+    trace.post("a")
+    trace.everywhere(0, 0, "a")
+    trace.fetched(1, 1)
+    trace.change(isr=[2], leader=2, leader_recovery_state=RECOVERING)
+    trace.does(2, ev.Tick(), ev.Delete(KEY))
+
+
 def test_an_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_says() -> None:
     trace = DataTrace((1,))
     trace.post("a")
