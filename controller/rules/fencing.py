@@ -12,7 +12,7 @@ from raftlog.metadata.causes import OLD_TEXT_OF, UNVOUCHED, Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_broker_causes
+from raftlog.metadata.versions import supports_causes
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 _WORDS = {
@@ -31,7 +31,7 @@ _WORDS = {
 
 def registration_change(view: ImageView, broker: Broker, cause: Cause, **standing: bool) -> Record:
     """A change of a broker's ``standing`` (fenced, in_controlled_shutdown; what is not named stays), with why, as the level has it."""
-    if supports_broker_causes(view.features):
+    if supports_causes(view.features):
         said, reason = int(cause), _WORDS.get(cause, "")
     else:
         said, reason = 0, OLD_TEXT_OF.get(cause, "")

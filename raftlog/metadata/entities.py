@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from raftlog.metadata.causes import Cause, cause_of
+from raftlog.metadata.causes import Cause, HostnameCause, cause_of, hostname_cause_of
 
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
@@ -98,9 +98,9 @@ class CausedBroker(Broker, frozen=True, array_like=True):
     said_cause: int = 0
 
 
-def said_cause(broker: Broker) -> int:
+def said_cause(entity: Broker | Hostname) -> int:
     """The cause that its last record says; 0: it says none."""
-    return broker.said_cause if isinstance(broker, CausedBroker) else 0
+    return entity.said_cause if isinstance(entity, CausedBroker | CausedHostname) else 0
 
 
 def with_cause(broker: Broker, said: int) -> Broker:
@@ -194,13 +194,33 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hostname(msgspec.Struct, frozen=True, array_like=True):
-    """Which broker runs on a host (KIP-426). ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on."""
+    """Which broker runs on a host (KIP-426). ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on.
+
+    ``reason`` is for people: decisions ask for ``cause``.
+    """
 
     name: str
     version: int
     broker_id: int
     offset: int
     reason: str
+
+    @property
+    def cause(self) -> HostnameCause:
+        """Why it is mapped: what its record says, else what its reason stood for before records said it."""
+        return hostname_cause_of(said_cause(self), self.reason)
+
+
+class CausedHostname(Hostname, frozen=True, array_like=True):
+    """A mapping whose record says its cause (metadata.version 6): one more element in the canonical bytes, as of a CausedBroker."""
+
+    said_cause: int = 0
+
+
+def mapping_with_cause(mapping: Hostname, said: int) -> Hostname:
+    """The mapping, with the cause that its record says; 0: with none."""
+    values = (mapping.name, mapping.version, mapping.broker_id, mapping.offset, mapping.reason)
+    return CausedHostname(*values, said_cause=int(said)) if said else Hostname(*values)
 
 
 class ExportCursor(msgspec.Struct, frozen=True, array_like=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from raftlog.metadata.entities import Broker, Hostname
+from raftlog.metadata.causes import HostnameCause
+from raftlog.metadata.entities import Broker, Hostname, mapping_with_cause, said_cause
 from raftlog.metadata.image import ImageDraft
+from raftlog.metadata.records import UnknownRecordError
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAPPING_VERSION = 0
 """The form of a mapping that this build writes. A form with more in it will have a higher one."""
-
-BY_REGISTRATION = "registered"
-"""The reason of a mapping that came with a registration; any other was set by hand."""
+_CAUSES: frozenset[int] = frozenset(HostnameCause)
 
 
 def hostname_key(host: str) -> str:
@@ -28,12 +28,22 @@ def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
     return {"version": mapping.version, "broker.id": mapping.broker_id}
 
 
+def takes_cause_back(said: int, old_broker_id: int | None, message: pb.HostnameRecord) -> bool:
+    """Whether a record does nothing but take back the cause that is ``said`` by a mapping to this broker (None: the host is not mapped)."""
+    return bool(said) and not message.cause and message.HasField("broker_id") and message.broker_id == old_broker_id
+
+
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
-    """Fold a HostnameRecord. Raises KeyError for the deletion of a mapping that is not there."""
-    name = message.hostname
+    """Fold a HostnameRecord. Raises KeyError for the deletion of a mapping that is not there, UnknownRecordError for an unknown cause."""
+    name, said = message.hostname, int(message.cause)
+    if said and said not in _CAUSES:
+        raise UnknownRecordError(f"the cause {said} at offset {offset} is unknown to this build")
     old = image.hostnames.get(name)
     if message.HasField("broker_id"):
-        new = image.hostnames[name] = Hostname(name, message.version, message.broker_id, offset, message.reason)
+        if old is not None and takes_cause_back(said_cause(old), old.broker_id, message):
+            offset = old.offset
+        new = mapping_with_cause(Hostname(name, message.version, message.broker_id, offset, message.reason), said)
+        image.hostnames[name] = new
     else:
         new = None
         del image.hostnames[name]

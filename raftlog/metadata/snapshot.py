@@ -22,15 +22,15 @@ import msgspec
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import pmap
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
     CausedBroker,
+    CausedHostname,
     Client,
     ClientResult,
     ExportCursor,
-    Hostname,
     Leader,
     Partition,
     Progress,
@@ -38,6 +38,7 @@ from raftlog.metadata.entities import (
     Voters,
     encoded_hash,
     entity_bytes,
+    mapping_with_cause,
     with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
@@ -176,6 +177,11 @@ def _add_client_result(parts: Parts, content: Content) -> None:
     parts.client_results[result.client_id, result.sequence] = result
 
 
+def _canonical_hostname(content: Content) -> Content:
+    (mapping,) = content
+    return (mapping_with_cause(mapping, HostnameCause(mapping.said_cause)),)
+
+
 def _add_hostname(parts: Parts, content: Content) -> None:
     parts.hostnames[content[0].name] = content[0]
 
@@ -224,7 +230,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "hostname", ("hostnames",), lambda image: image.hostnames,
-        lambda image, name: ((image.hostnames[name],),), tuple[Hostname], _add_hostname,
+        lambda image, name: ((image.hostnames[name],),), tuple[CausedHostname], _add_hostname,
+        _canonical_hostname,
     ),
     Kind(
         "export_cursor", ("export_cursors",), lambda image: image.export_cursors,

@@ -23,7 +23,8 @@ LATEST_METADATA_VERSION = 6
 """The highest level this build knows.
 
 2: snapshots and the log start, voter sets in the log, exactly-once clients. 3: hostnames. 4: export cursors. 5: leader epochs that are
-raised by more than one, after a restore or an unsafe recovery. 6: the causes of brokers' changes, beside their words.
+raised by more than one, after a restore or an unsafe recovery. 6: the causes of brokers' changes
+and of hosts' mappings, beside their words.
 """
 
 _SNAPSHOTS = 2
@@ -33,8 +34,8 @@ _HOSTNAMES = 3
 _REPLICA_EPOCHS = 3
 _EXPORT_CURSORS = 4
 _LEADER_EPOCH_RANGES = 5
-BROKER_CAUSES = 6
-"""The level from which on the records of brokers' changes say their cause."""
+CAUSES = 6
+"""The level from which on the records of brokers' changes and of hosts' mappings say their cause."""
 _HEARTBEAT_LEVELS = 3
 STRICT_READS = 3
 """The level from which on there are leases for strict reads."""
@@ -104,6 +105,6 @@ def supports_leader_epoch_ranges(features: Features) -> bool:
     return metadata_version(features) >= _LEADER_EPOCH_RANGES
 
 
-def supports_broker_causes(features: Features) -> bool:
-    """Whether a BrokerRegistrationChangeRecord may say its cause: builds before would forget it, and have another state hash."""
-    return metadata_version(features) >= BROKER_CAUSES
+def supports_causes(features: Features) -> bool:
+    """Whether the records that have a cause may say it: builds before would forget it, and have another state hash."""
+    return metadata_version(features) >= CAUSES

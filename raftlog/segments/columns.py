@@ -8,7 +8,8 @@ field, and null elsewhere. ``body`` is the record's exact bytes (a message of ``
 * ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that changes nothing.
 * ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
 * ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record leaves them unchanged.
-* ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause``; null below metadata.version 6, where ``reason`` stands for it.
+* ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's ``HostnameCause``; null below metadata.version 6,
+  where ``reason`` stands for it.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for none.
 * ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says a leader epoch only where that
   leaps (after a restore or an unsafe recovery); else the fold counts.
@@ -24,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from raftlog import batch
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.records import RecordType, group_of, parse
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
@@ -92,6 +93,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
+_HOSTNAME_CAUSE_NAMES = {int(each): each.name for each in HostnameCause}
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
 
 SCHEMA = pa.schema(
@@ -171,6 +173,8 @@ def _progress(message: Any) -> Typed:
 
 def _hostname(message: Any) -> Typed:
     typed = {"reason": message.reason}
+    if message.cause:
+        typed["cause"] = _HOSTNAME_CAUSE_NAMES.get(message.cause, str(message.cause))
     return typed | ({"broker_id": message.broker_id} if message.HasField("broker_id") else {})
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.hostnames import BY_REGISTRATION
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
 from replay.audit.finding import findings, text, verdict, when
 from replay.audit.history import History
+from replay.causes import hostname_cause
 
 RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
 _SIDE = ("offset", "name", "broker_id", "epoch", "timestamp_ms", "principal")
@@ -78,13 +79,21 @@ def _before(offset: str, ends: str) -> Column:
     return sf.col(ends).isNull() | (sf.col(offset) < sf.col(ends))
 
 
+def _takes_cause_back() -> Column:
+    """As :func:`raftlog.metadata.hostnames.takes_cause_back` has it: such a record maps nothing."""
+    of_name = Window.partitionBy("group_id").orderBy("offset")
+    said = sf.lag("cause").over(of_name).isNotNull() & sf.col("cause").isNull()
+    return said & sf.equal_null("broker_id", sf.lag("broker_id").over(of_name))
+
+
 def _of_registrations(history: History) -> DataFrame:
     registered = history.of(RecordType.REGISTER_BROKER).select(
         "batch_base_offset", sf.col("broker_id").alias("registers")
     )
-    by_registration = history.of(RecordType.HOSTNAME).where(
-        sf.col("broker_id").isNotNull() & (sf.col("reason") == BY_REGISTRATION)
-    )
+    mapped = history.of(RecordType.HOSTNAME).withColumn("takes_back", _takes_cause_back())
+    # Null where the cause is: a text that no build has written.
+    registered_ = hostname_cause(sf.col("cause"), sf.col("reason")) == HostnameCause.BY_REGISTRATION.name
+    by_registration = mapped.where(sf.col("broker_id").isNotNull() & registered_ & ~sf.col("takes_back"))
     rows = by_registration.select(*_RECORD, "batch_base_offset", sf.col("group_id").alias("name"), "broker_id")
     # One registration a batch.
     rows = rows.join(registered, "batch_base_offset", "left")

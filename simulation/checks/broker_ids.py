@@ -23,10 +23,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from controller.decisions.brokers.hostnames import BY_HAND
 from controller.settings import ControllerSettings
+from raftlog.metadata.causes import HostnameCause, hostname_cause_of
 from raftlog.metadata.entities import has_left
-from raftlog.metadata.hostnames import hostname_key
+from raftlog.metadata.hostnames import hostname_key, takes_cause_back
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
@@ -50,6 +50,8 @@ class BrokerIds(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._level = 0
         self._mapped: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+        """Host -> the cause that the record of its mapping says."""
         self._hosts: dict[int, set[str]] = {}
         """Broker id -> the hosts that it was ever registered from."""
         self._ledger = ledger
@@ -118,15 +120,8 @@ class BrokerIds(Checker):
             message: Any = record.message
             if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
                 self._level = message.feature_level
-            elif record.type == RecordType.HOSTNAME and message.HasField("broker_id"):
-                self._mapped[message.hostname] = message.broker_id
-                if message.reason == BY_HAND:
-                    self._by_hand[message.hostname] = message.broker_id, offset
-                else:
-                    mapped.append(message.hostname)
             elif record.type == RecordType.HOSTNAME:
-                self._mapped.pop(message.hostname, None)
-                self._by_hand.pop(message.hostname, None)
+                mapped += self._hostname(message, offset)
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and has_left(
                 message.fenced, message.in_controlled_shutdown
             ):
@@ -150,6 +145,22 @@ class BrokerIds(Checker):
             self._unregistered.pop(broker_id, None)
         for host in mapped:
             self._by_hand.pop(host, None)
+
+    def _hostname(self, message: Any, offset: int) -> list[str]:
+        """The host, if a registration has mapped it."""
+        host, said = message.hostname, self._said.pop(message.hostname, 0)
+        if takes_cause_back(said, self._mapped.get(host), message):
+            # For a lower level, in words: as of the offset that it had.
+            return []
+        self._mapped.pop(host, None)
+        if not message.HasField("broker_id"):
+            self._by_hand.pop(host, None)
+            return []
+        self._mapped[host], self._said[host] = message.broker_id, message.cause
+        if hostname_cause_of(message.cause, message.reason) != HostnameCause.BY_HAND:
+            return [host]
+        self._by_hand[host] = message.broker_id, offset
+        return []
 
     def _registered(self, host: str, broker_id: int, offset: int) -> None:
         if self._mapped.get(host) != broker_id:

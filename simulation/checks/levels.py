@@ -1,7 +1,7 @@
 """metadata.version: the committed log holds nothing that programs of its level could not read (KIP-584).
 
 Records that a level brings are not committed below it, and a level is not lowered below what is there: mapped hosts, export cursors, open
-clients, the voter set, causes of brokers' changes.
+clients, the voter set, causes of brokers' changes and of mapped hosts.
 
 Would catch: a record whose level is not asked for, or asked of an older image than the one it is decided on; a downgrade that leaves
 something behind, or that a record overtakes.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import BROKER_CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
+from raftlog.metadata.versions import CAUSES, LATEST_METADATA_VERSION, METADATA_VERSION
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -41,8 +41,10 @@ class Levels(Checker):
         """Registrations of builds that do not know the latest level."""
         self._caused: set[int] = set()
         """Brokers whose last record says a cause."""
+        self._caused_hosts: set[str] = set()
+        """Hosts whose mapping says one."""
         self.caused = self.put_in_words = 0
-        """Records that say one; and brokers whose cause was taken back for a lower level."""
+        """Records that say one; and brokers and hosts whose cause was taken back for a lower level."""
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
@@ -59,7 +61,7 @@ class Levels(Checker):
                 self._known.pop(message.broker_id, None)
                 self._caused.discard(message.broker_id)
             elif kind == RecordType.BROKER_REGISTRATION_CHANGE:
-                self._changed(message, offset)
+                self._explained(self._caused, message.broker_id, message, offset)
             elif kind in NEEDED:
                 if NEEDED[kind] > self._level:
                     raise CheckFailedError(
@@ -67,14 +69,15 @@ class Levels(Checker):
                     )
                 self._note(kind, message, offset)
 
-    def _changed(self, message: Any, offset: int) -> None:
+    def _explained(self, there: set[Any], key: Any, message: Any, offset: int) -> None:
+        """A record that may say a cause."""
         if not message.cause:
-            self.put_in_words += message.broker_id in self._caused
-            self._caused.discard(message.broker_id)
+            self.put_in_words += key in there
+            there.discard(key)
             return
-        if self._level < BROKER_CAUSES:
+        if self._level < CAUSES:
             raise CheckFailedError(f"a cause is committed at {offset}, at level {self._level} of metadata.version")
-        self._caused.add(message.broker_id)
+        there.add(key)
         self.caused += 1
 
     def _registered(self, message: Any, offset: int) -> None:
@@ -106,8 +109,10 @@ class Levels(Checker):
         self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
         left = sorted(RecordType(kind).name for kind, needed in NEEDED.items() if needed > level and self._there[kind])
-        if level < BROKER_CAUSES and self._caused:
+        if level < CAUSES and self._caused:
             left.append(f"causes of brokers {sorted(self._caused)}")
+        if level < CAUSES and self._caused_hosts:
+            left.append(f"causes of hosts {sorted(self._caused_hosts)}")
         if left:
             raise CheckFailedError(
                 f"metadata.version is {level} from {offset} on, and there is still something of {left}"
@@ -120,6 +125,9 @@ class Levels(Checker):
             there.add("voters")
         elif kind == RecordType.HOSTNAME:
             (there.add if message.HasField("broker_id") else there.discard)(message.hostname)
+            self._explained(self._caused_hosts, message.hostname, message, offset)
+            if not message.HasField("broker_id"):
+                self._caused_hosts.discard(message.hostname)
         elif kind == RecordType.EXPORT_CURSOR:
             (there.add if message.HasField("end_offset") else there.discard)(message.name)
         elif kind == RecordType.OPEN_CLIENT:

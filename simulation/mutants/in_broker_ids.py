@@ -91,7 +91,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.hostnames:mapping_of",
-                "return [_record(name, broker_id, BY_REGISTRATION)]",
+                "return [mapping_change(view, name, broker_id, HostnameCause.BY_REGISTRATION)]",
                 "return []",
             ),
         ),

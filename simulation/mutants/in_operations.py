@@ -35,11 +35,11 @@ MUTANTS = (
     ),
     Mutant(
         "causes-below-level",
-        "broker changes have a cause at any metadata.version",
+        "broker changes and host mappings have a cause at any metadata.version",
         (
             Edit(
-                "raftlog.metadata.versions:supports_broker_causes",
-                ">= BROKER_CAUSES",
+                "raftlog.metadata.versions:supports_causes",
+                ">= CAUSES",
                 ">= MIN_METADATA_VERSION",
             ),
         ),
@@ -53,8 +53,21 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.quorum.features:_told_in_words",
-                "return [without_cause(broker) for broker in brokers if said_cause(broker)]",
-                "return []",
+                "*(without_cause(broker) for broker in brokers if said_cause(broker)),",
+                "",
+            ),
+        ),
+        OPERATED,
+        "levels that are lowered",
+    ),
+    Mutant(
+        "downgrade-leaves-mapping-causes",
+        "metadata.version is lowered although host mappings have causes that programs of that level do not know",
+        (
+            Edit(
+                "controller.decisions.quorum.features:_told_in_words",
+                "*(mapping_without_cause(mapping) for mapping in mappings if said_cause(mapping)),",
+                "",
             ),
         ),
         OPERATED,
@@ -109,7 +122,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_of_host",
-                "by_hand = mapping.reason != BY_REGISTRATION and",
+                "by_hand = mapping.cause != HostnameCause.BY_REGISTRATION and",
                 "by_hand = False and",
             ),
         ),
@@ -123,7 +136,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.broker_ids:_missing",
-                "if mapping.reason != BY_REGISTRATION and name != asking.host",
+                "if mapping.cause != HostnameCause.BY_REGISTRATION and name != asking.host",
                 "if False",
             ),
         ),

@@ -16,7 +16,7 @@ from raftlog.metadata.entities import said_cause
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-LEVEL, BEFORE = versions.BROKER_CAUSES, versions.BROKER_CAUSES - 1
+LEVEL, BEFORE = versions.CAUSES, versions.CAUSES - 1
 OFF = update(("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
 ON = update(("broker.heartbeat.version", 1), ("lao.version", 1), kind=UPGRADE)
 
@@ -85,6 +85,8 @@ def test_a_lowered_level_takes_the_causes_back_in_the_words_that_programs_of_it_
     assert [one.type for one in decision.records] == [
         RecordType.BROKER_REGISTRATION_CHANGE,
         RecordType.BROKER_REGISTRATION_CHANGE,
+        RecordType.HOSTNAME,
+        RecordType.HOSTNAME,
         RecordType.FEATURE_LEVEL,
     ]
     for broker_id, cause in causes.items():

@@ -7,10 +7,10 @@ from deciding import Cell, registration
 
 from controller.decision import Write
 from controller.decisions.brokers import hostnames
-from controller.decisions.brokers.hostnames import BY_HAND, COLLECT_INTERVAL_S, COLLECT_MAX
+from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, COLLECT_MAX
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
-from raftlog.metadata.hostnames import BY_REGISTRATION
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -33,7 +33,8 @@ def test_every_registration_maps_its_host_in_its_own_batch() -> None:
     decision = cell.propose(cell.decide(registration(4, listeners=at("Rack1-A.example."))))
     assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER, RecordType.HOSTNAME]
     found = cell.pending.hostnames["rack1-a.example"]
-    assert (found.broker_id, found.version, found.offset, found.reason) == (4, 0, cell.pending.offset, BY_REGISTRATION)
+    assert (found.broker_id, found.version, found.offset) == (4, 0, cell.pending.offset)
+    assert found.cause == HostnameCause.BY_REGISTRATION
 
 
 def test_only_what_changes_is_written() -> None:
@@ -72,8 +73,8 @@ def test_list_shows_where_each_broker_is() -> None:
     cell.send(alter({"hostname": "g", "broker_id": 9}))
     body = cell.send(rpc.ListHostnamesRequest())
     assert [(one.hostname, one.broker_id, one.version, one.reason, one.endpoint) for one in body.hostnames] == [
-        ("g", 9, 0, BY_HAND, ""),
-        ("h", 4, 0, BY_REGISTRATION, "h:9092"),
+        ("g", 9, 0, "set by hand", ""),
+        ("h", 4, 0, "registered", "h:9092"),
     ]
     assert [one.offset for one in body.hostnames] == [cell.pending.hostnames[name].offset for name in ("g", "h")]
 
@@ -154,7 +155,7 @@ def test_a_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() ->
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "h", "broker_id": 4}))
-    assert cell.pending.hostnames["h"].reason == BY_HAND
+    assert cell.pending.hostnames["h"].cause == HostnameCause.BY_HAND
 
 
 # --- collecting -------------------------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> No
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
 def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     cell = Cell(brokers=0)
-    old = record(pb.HostnameRecord(hostname=host, broker_id=4, reason=BY_REGISTRATION))
+    old = record(pb.HostnameRecord(hostname=host, broker_id=4, reason="registered"))
     cell.propose(Write([old]))
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset

@@ -346,7 +346,10 @@ def of_another(log: AuditedLog) -> Found:
     removals = log._removals(4)
     together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
     log.set_fenced(4, fenced=False)
-    return [("HOSTNAME_NOT_OF_REGISTRATION", alone, 1), ("HOSTNAME_NOT_OF_REGISTRATION", together, 3)]
+    worded = log.append(
+        pb.HostnameRecord(hostname="worded.example", broker_id=2, reason="set by hand", cause=pb.BY_REGISTRATION)
+    )
+    return [("HOSTNAME_NOT_OF_REGISTRATION", *where) for where in ((alone, 1), (together, 3), (worded, 2))]
 
 
 @offence
@@ -481,6 +484,9 @@ def _clients(log: AuditedLog) -> None:
 def _hosts(log: AuditedLog) -> None:
     for broker_id in (1, 2, None, 3):
         log.append(pb.HostnameRecord(hostname="shared.example", broker_id=broker_id, reason="set by hand"))
+    # The cause counts, not the words; and who takes a cause back maps nothing.
+    for cause in (pb.BY_HAND, pb.HOSTNAME_CAUSE_UNSPECIFIED):
+        log.append(pb.HostnameRecord(hostname="meant.example", broker_id=1, reason="registered", cause=cause))
 
 
 def _lao(log: AuditedLog) -> None:

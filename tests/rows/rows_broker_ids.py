@@ -6,9 +6,10 @@ from row_data import NoEdit, RowEdit, breaks
 
 _IDS = "controller.decisions.brokers.broker_ids"
 _HOSTS = "controller.decisions.brokers.hostnames"
-_TEST, _HOSTNAMES, _IDENTITY = (
+_TEST, _HOSTNAMES, _CAUSES, _IDENTITY = (
     "controller/test_broker_ids.py",
     "controller/test_hostnames.py",
+    "controller/test_mapping_causes.py",
     "broker/test_broker_identity.py",
 )
 
@@ -70,6 +71,14 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "if not supports_hostnames(view.features):", "if False:", _TEST, _HOSTNAMES),
     breaks("ID-21", "Hosts are mapped below the level", f"{_HOSTS}:mapping_of",
            "if not supports_hostnames(view.features):", "if False:", _HOSTNAMES),
+    breaks("ID-21", "What a mapping's record says of its cause is not read", "raftlog.metadata.causes:hostname_cause_of",
+           "return HostnameCause(said) if said else", "return", _CAUSES),
+    breaks("ID-21", "The words of mappings of before are not read", "raftlog.metadata.causes:hostname_cause_of",
+           "OLD_HOSTNAME_TEXTS.get(reason, HostnameCause.UNSPECIFIED)", "HostnameCause.UNSPECIFIED", _CAUSES, _HOSTNAMES),
+    breaks("ID-21", "A mapping whose cause is taken back is younger than it was", "raftlog.metadata.hostnames:takes_cause_back",
+           "return bool(said) and", "return False and", _CAUSES),
+    breaks("ID-21", "A lowered level leaves the causes of mappings", "controller.decisions.quorum.features:_told_in_words",
+           "if said_cause(mapping)", "if False", _CAUSES),
     breaks("ID-22", "The key is not the host that is advertised", f"{_HOSTS}:mapping_of",
            "name = hostname_key(host)", 'name = f"broker-{broker_id}"', _HOSTNAMES),
 )

@@ -102,7 +102,7 @@ ROWS: tuple[RowEdit, ...] = (
            "write_identity(self._path, identity)", "pass",
            "broker/test_broker_directory.py", "broker/test_broker_identity.py"),
     breaks("ID-14", "The mapping is written though nothing changes", "controller.decisions.brokers.hostnames:mapping_of",
-           "if old is not None and (old.broker_id, old.reason) == (broker_id, BY_REGISTRATION):", "if False:",
+           "if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):", "if False:",
            "controller/test_hostnames.py"),
     breaks("ID-19", "Where a broker of the host is down a new id is given", f"{_IDS}:_of_host",
            "elif asking.life(broker.id) is _Life.GONE:", "elif False:", _TEST),

@@ -23,8 +23,9 @@ from controller.state.double_roll import heartbeats_off
 from controller.state.id_waits import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Broker, Hostname
-from raftlog.metadata.hostnames import BY_REGISTRATION, host_of, hostname_key
+from raftlog.metadata.hostnames import host_of, hostname_key
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -159,7 +160,7 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
         notes.append(f"host {asking.host} is not mapped to an id")
     else:
         broker = asking.image.brokers.get(mapping.broker_id)
-        by_hand = mapping.reason != BY_REGISTRATION and (broker is None or mapping.offset > broker.epoch)
+        by_hand = mapping.cause != HostnameCause.BY_REGISTRATION and (broker is None or mapping.offset > broker.epoch)
         if by_hand:
             chosen = _unless_taken(asking, mapping, broker, notes)
         elif broker is None:
@@ -228,7 +229,7 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
     reserved = {
         mapping.broker_id: name
         for name, mapping in sorted(image.hostnames.items())
-        if mapping.reason != BY_REGISTRATION and name != asking.host
+        if mapping.cause != HostnameCause.BY_REGISTRATION and name != asking.host
     }
     absent = state.absent_ids.absent(image, state.sessions.is_alive, asking.now)
     if asking.forced:

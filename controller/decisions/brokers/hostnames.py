@@ -6,20 +6,19 @@ A mapping says who ran on a host last. It is a hint for a broker that has lost i
 from __future__ import annotations
 
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
+from controller.rules.mappings import mapping_change
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import host_error
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Hostname
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.hostnames import BY_REGISTRATION, MAPPING_VERSION, host_of, hostname_key
+from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
-from raftlog.metadata.records import Record, record
+from raftlog.metadata.records import Record
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
-BY_HAND = "set by hand"
-STALE = "its broker has registered from another host since"
 COLLECT_INTERVAL_S = 60.0
 COLLECT_MAX = 100
 """Mappings that one run of the collection deletes at the most."""
@@ -40,9 +39,9 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
         return []
     name = hostname_key(host)
     old = view.hostnames.get(name)
-    if old is not None and (old.broker_id, old.reason) == (broker_id, BY_REGISTRATION):
+    if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):
         return []
-    return [_record(name, broker_id, BY_REGISTRATION)]
+    return [mapping_change(view, name, broker_id, HostnameCause.BY_REGISTRATION)]
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
@@ -126,7 +125,7 @@ class HostnameCollector:
         self.next_check = now + COLLECT_INTERVAL_S
         image = pending.snapshot()
         stale = [name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])][:COLLECT_MAX]
-        return Write([_record(name, None, STALE) for name in stale]) if stale else None
+        return Write([mapping_change(image, name, None, HostnameCause.STALE) for name in stale]) if stale else None
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:
@@ -138,7 +137,7 @@ def is_stale(image: ImageView, mapping: Hostname) -> bool:
     if broker is None or host_of(broker) == mapping.name:
         return False
     own = image.hostnames.get(host_of(broker))
-    amended = own is not None and (own.broker_id, own.reason) == (broker.id, BY_REGISTRATION)
+    amended = own is not None and (own.broker_id, own.cause) == (broker.id, HostnameCause.BY_REGISTRATION)
     return max(broker.epoch, own.offset if own is not None and amended else -1) > mapping.offset
 
 
@@ -160,11 +159,11 @@ def _alteration(view: ImageView, one: rpc.HostnameAlteration, field: str, seen: 
     _check_expected(name, old, one, field)
     if one.HasField("broker_id"):
         # The same broker again is a change where a registration had mapped it: from now on it is meant.
-        same = old is not None and (old.broker_id, old.reason) == (one.broker_id, BY_HAND)
-        return None if same else _record(name, one.broker_id, BY_HAND)
+        same = old is not None and (old.broker_id, old.cause) == (one.broker_id, HostnameCause.BY_HAND)
+        return None if same else mapping_change(view, name, one.broker_id, HostnameCause.BY_HAND)
     if old is None:
         raise refuse(ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname")
-    return _record(name, None, BY_HAND)
+    return mapping_change(view, name, None, HostnameCause.BY_HAND)
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
@@ -191,10 +190,6 @@ def _check_expected(name: str, old: Hostname | None, one: rpc.HostnameAlteration
             f"host {name} {found}, expected was offset {one.expected_offset}: look again before you change it",
             f"{field}.expected_offset",
         )
-
-
-def _record(name: str, broker_id: int | None, reason: str) -> Record:
-    return record(pb.HostnameRecord(hostname=name, version=MAPPING_VERSION, broker_id=broker_id, reason=reason))
 
 
 def _endpoint(image: Image, broker_id: int) -> str:

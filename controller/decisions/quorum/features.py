@@ -12,6 +12,7 @@ from controller.decisions.quorum.downgrade import left_behind, warnings
 from controller.decisions.quorum.membership import Look
 from controller.effects import AllLeasesStopped, FeatureLevelsUpdated
 from controller.rules.fencing import without_cause
+from controller.rules.mappings import mapping_without_cause
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, obstacles
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
@@ -76,11 +77,15 @@ def update_features(
 
 
 def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
-    """Below the level that knows causes no broker has one in its entity: programs of before would have another state hash."""
-    if name != versions.METADATA_VERSION or level >= versions.BROKER_CAUSES:
+    """Below the level that knows causes no entity has one: programs of before would have another state hash."""
+    if name != versions.METADATA_VERSION or level >= versions.CAUSES:
         return []
     brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
-    return [without_cause(broker) for broker in brokers if said_cause(broker)]
+    mappings = (image.hostnames[name] for name in sorted(image.hostnames))
+    return [
+        *(without_cause(broker) for broker in brokers if said_cause(broker)),
+        *(mapping_without_cause(mapping) for mapping in mappings if said_cause(mapping)),
+    ]
 
 
 def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:

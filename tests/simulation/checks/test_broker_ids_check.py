@@ -153,6 +153,31 @@ def test_a_host_gets_the_id_that_somebody_has_mapped_it_to() -> None:
     register(trace, 700, "n1", mapped("n1", 700))
 
 
+def test_by_hand_is_what_the_cause_says_and_not_the_words() -> None:
+    for caused in (
+        pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND, reason="registered"),
+        pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND),
+    ):
+        trace = led(6)
+        trace.committed(1, caused)
+        with pytest.raises(CheckFailedError, match="kept for host n1"):
+            register(trace, 700, "n2", mapped("n2", 700))
+    trace = led(6)
+    worded = pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_REGISTRATION, reason="set by hand")
+    trace.committed(1, worded)
+    register(trace, 700, "n2", mapped("n2", 700))
+
+
+def test_a_mapping_whose_cause_is_taken_back_stays_as_old_as_it_was() -> None:
+    trace = led(6)
+    trace.committed(1, pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND))
+    mapped_at = trace.ledger.golden.end - 1
+    trace.committed(1, by_hand("n1", 700), pb.FeatureLevelRecord(name="metadata.version", feature_level=5))
+    assert trace.last._by_hand == {"n1": (700, mapped_at)}
+    trace.committed(1, by_hand("n1", 700))
+    assert trace.last._by_hand == {"n1": (700, mapped_at + 3)}
+
+
 def test_an_id_kept_for_another_host() -> None:
     trace = led()
     trace.committed(1, by_hand("n1", 700))
