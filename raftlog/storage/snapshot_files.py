@@ -230,7 +230,9 @@ def _verify(path: Path, snapshot_id: SnapshotId) -> SnapshotHeader:
     except OSError as error:
         raise StorageError(f"can't read snapshot {path}: {error}") from error
     if SnapshotId(header.end_offset, header.epoch) != snapshot_id:
-        raise CorruptLogError(f"snapshot {path} says that it ends at {header.end_offset} in epoch {header.epoch}")
+        raise CorruptLogError(
+            f"snapshot {path} is corrupt: it says that it ends at {header.end_offset} in epoch {header.epoch}"
+        )
     return header
 
 

@@ -515,3 +515,8 @@ async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
         assert said.startswith(f"snapshot {newest} is corrupt: ")
         assert said.endswith("; it is left out\n")
         assert source.high_watermark == 4, "what the damaged one proved is not said to be committed"
+    newest.write_bytes(next((tmp_path / "data/snapshots").glob(f"{4:020d}-*")).read_bytes())
+    with open_log(tmp_path / "data", None, "", 1.0) as source:
+        said = capsys.readouterr().err
+        assert said == f"snapshot {newest} is corrupt: it says that it ends at 4 in epoch 1; it is left out\n"
+        assert source.high_watermark == 4

@@ -296,7 +296,7 @@ def test_one_sound_member_keeps_what_is_committed() -> None:
 
 
 def test_an_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() -> None:
-    trace = DataTrace()
+    trace = DataTrace((1, 3))
     trace.post("a")
     trace.everywhere(0, 0, "a")
     trace.fetched(1, 1)
