@@ -25,7 +25,7 @@ def hunt(first_seed: int, worlds: int, **world: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("worlds", [800, nightly(WORLDS)])
+@pytest.mark.parametrize("worlds", [400, nightly(WORLDS)])
 def test_every_promise_of_lao_holds(worlds: int) -> None:
     assert hunt(0, worlds) == ""
 

@@ -14,7 +14,7 @@ from power_kit import DEPTH, GOES_ON, NIGHTLY, PROGRAMS, Program
 from recorder import record
 from tiers import in_gate
 
-AT_NIGHT = ("install", "install_over_start", "restart", "restore_backup")
+AT_NIGHT = ("install", "install_over_start", "move_start", "partitions", "restart", "restore_backup")
 GATE = tuple(program for program in PROGRAMS if program.function not in AT_NIGHT)
 
 # In depth a program has twenty thousand states to start from.

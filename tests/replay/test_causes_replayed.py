@@ -78,6 +78,7 @@ def test_rewording_changes_no_class(spark: SparkSession, tmp_path: Path, monkeyp
     assert told["abrupt"] == OLD["abrupt"]
 
 
+@pytest.mark.nightly
 def test_what_a_build_of_before_remembered_is_read_by_the_table(spark: SparkSession, old: Path) -> None:
     """Streaming jobs keep open intervals and departures: those of before have no causes."""
     whole = rows(spark, old)

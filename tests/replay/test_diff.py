@@ -68,6 +68,7 @@ def fields(one: diff.Difference) -> dict[str, tuple[Any, Any]]:
     return {each.field: (json.loads(bytes(each.before)), json.loads(bytes(each.after))) for each in one.fields}
 
 
+@pytest.mark.nightly
 def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
     result = replay("diff", day.directory, from_offset=day.noon)
     assert found(result) == {

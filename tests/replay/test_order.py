@@ -13,6 +13,7 @@ from replay.order import ONE_TASK, Order, Running
 
 
 @pytest.mark.parametrize("order", [Order(2), ONE_TASK], ids=["buckets", "one task"])
+@pytest.mark.nightly
 def test_what_is_carried_along(order: Order, spark: SparkSession) -> None:
     rng = Random(5)
     # Whole buckets without a row, and values that are null.

@@ -270,6 +270,7 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
 
 
+@pytest.mark.nightly
 def test_a_directory_that_is_no_export_ends_in_exit_code_2(tmp_path: Path, shimmed_java: Path) -> None:
     done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")

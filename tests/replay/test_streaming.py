@@ -176,6 +176,7 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
     assert left[-1] == "3"
 
 
+@pytest.mark.nightly
 def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
     batches = pieces(spark, LogHistory(97), tmp_path)
     ledger = Ledger(tmp_path / "job", "elections")

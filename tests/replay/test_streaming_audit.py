@@ -55,6 +55,7 @@ def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None
     assert found == sorted((rule, offset, broker or -1) for rule, offset, broker in expected)
 
 
+@pytest.mark.nightly
 def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Path) -> None:
     log = AuditedLog()
     ((_, offset, _),) = headless(log)

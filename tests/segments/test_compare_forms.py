@@ -97,6 +97,7 @@ def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, 
     )
 
 
+@pytest.mark.nightly
 def test_any_value_of_any_column_that_is_another(exported: tuple[LocalPlace, Segment, Segment]) -> None:
     """A file whose every checksum is right, as it was written so."""
     place, raw, records = exported

@@ -150,6 +150,7 @@ def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(t
     assert read_manifest(tmp_path).state_hashes == ()
 
 
+@pytest.mark.nightly
 def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     history = LogHistory(88).run(40)
     export(history, tmp_path)
