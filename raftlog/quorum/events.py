@@ -305,7 +305,7 @@ class PeersChanged:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write a span at the log end."""
+    """Add a span at the log end. A ReplyFetch behind it may need its bytes, and does not wait for the disk."""
 
     span: LogSpan
 

@@ -315,9 +315,9 @@ class Leader(Role):
         if log.flushed_end == log.end:
             self._flush_awaited_since = node.now
         log.append(span)
-        # Send before writing to disk: followers write while this node does.
-        self._release_all()
         node.out.append(Append(span))
+        # Before the flush: followers write while this node does.
+        self._release_all()
         node.out.append(Flush())
         if span.voters:
             node.append_voters(span.voters)

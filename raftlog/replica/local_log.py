@@ -72,14 +72,9 @@ class LocalLog:
 
     def append(self, span: ev.LogSpan) -> None:
         """Add it at the end, in memory."""
-        self.remember(span)
+        self._tail.append(span.data, span.base_offset, span.end_offset)
         self._unwritten.append(span)
         self.generation = max(self.generation, span.generation)
-
-    def remember(self, span: ev.LogSpan) -> None:
-        """Serve it from memory, if it follows the end."""
-        if span.base_offset == self._tail.end_offset:
-            self._tail.append(span.data, span.base_offset, span.end_offset)
 
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``. Raises StorageError."""

@@ -4,7 +4,7 @@ Theory of operation. Everything that happens becomes an event of :class:`QuorumC
 things need care, and are the reason for this class:
 
 * *persist before send*: behind a PersistVote every message waits until the vote is durable.
-* *overlap*: when the leader appends, its parked fetches are answered first and its own disk comes after, see ``local_log.py``.
+* *overlap*: when the leader appends, it answers its parked fetches before its own disk has the chunk, see ``local_log.py``.
 
 Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener. So does any exception: a state
 machine that stopped half-way through a step is not to be trusted, and a process that lives on with it looks well from outside.
@@ -257,9 +257,6 @@ class Replica(PeerObserver):
         try:
             while self._inbox and not self._closed:
                 event = self._inbox.popleft()
-                if type(event) is ev.Proposed and self.core.role == "leader" and event.epoch == self.core.epoch:
-                    # The fetches it releases are answered before it is appended, and must find it here.
-                    self._log.remember(event.span)
                 for effect in self.core.step(event, self._loop.time()):
                     self._carry_out(effect)
         except Exception as error:

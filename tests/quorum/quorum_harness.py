@@ -230,7 +230,6 @@ class SimNode:
         self.operations = 0
         self.done_operations = 0
         self.high_watermark = -1
-        self.ahead: list[Record] = []
         rng = random.Random(f"{self.cluster.seed}-{self.id}-{self.life}")
         self.core = QuorumCore(self.config, recovered, rng, self.cluster.now)
         self.core.validate_each_step = True
@@ -247,7 +246,6 @@ class SimNode:
             return
         effects = self.core.step(event, self.cluster.now)
         self.note(effects)
-        self.ahead = [record for e in effects if isinstance(e, Append) for record in records_of(e.span)]
         for effect in effects:
             self.carry_out(effect)
 
@@ -269,7 +267,6 @@ class SimNode:
             records = records_of(effect.span)
             assert effect.span.base_offset == len(self.log)
             self.log.extend(records)
-            self.ahead = []
             self.write(("append", records))
             self.cluster.oracle.appended(self, effect.span.base_offset, records)
         elif isinstance(effect, StoreSnapshot):
@@ -411,8 +408,8 @@ class SimNode:
             asker, correlation_id, life = effect.reply_to
             span = None
             if effect.max_bytes > 0:
-                # One to five records of the log as it is when the reply leaves; what is appended behind it is in memory.
-                records = (self.log + self.ahead)[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
+                # One to five records of the log as it is when the reply leaves.
+                records = self.log[effect.offset : effect.offset + 1 + effect.max_bytes % 5]
                 span = span_of(records, effect.offset) if records else None
             network.append(Message(self.id, asker, correlation_id, effect.response, False, life, span))
         elif isinstance(effect, ReplySnapshot):

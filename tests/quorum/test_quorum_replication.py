@@ -165,7 +165,7 @@ def test_max_wait_and_max_bytes_are_bounded_by_the_leader() -> None:
     assert len(caught_up(node, max_wait_ms=0)) == 1, "who does not want to wait need not"
 
 
-def test_proposal_sends_first_then_touches_the_disk() -> None:
+def test_a_proposal_is_sent_before_the_disk_is_touched() -> None:
     node = leader_of_three()
     caught_up(node)
     for replica in (2, 3, 9):
@@ -173,8 +173,8 @@ def test_proposal_sends_first_then_touches_the_disk() -> None:
     at = len(node.effects)
     node.propose([50, 51])
     kinds = [type(effect) for effect in node.effects[at:]]
-    assert kinds == [ReplyFetch, ReplyFetch, ReplyFetch, Append, Flush]
-    replies = node.effects[at : at + 3]
+    assert kinds == [Append, ReplyFetch, ReplyFetch, ReplyFetch, Flush]
+    replies = node.effects[at + 1 : at + 4]
     assert [(reply.offset, reply.max_bytes) for reply in replies] == [(1, 1000)] * 3
     assert node.up.log_end_offset == 3
     assert node.up.flushed_end_offset == 1

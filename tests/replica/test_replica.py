@@ -194,13 +194,16 @@ async def test_a_node_that_contradicts_itself_stops_before_it_says_anything() ->
     leader = await world.leader()
     leader.replica.core.validate_each_step = False
     leader.replica.core._node.log.flushed_end = leader.replica.log_end_offset + 100
+    end = leader.replica.log_end_offset
     leader.propose()
     failure = leader.recorder.failure
     assert isinstance(failure, InvariantError)
     assert "flushed end" in str(failure)
-    # The others elect one of themselves, and what was proposed there is nowhere.
+    assert leader.replica.log_end_offset == end, "what was proposed is nowhere, not even in its own log"
+    # The others elect one of themselves, whose log goes on with its own epoch.
     successor = await world.until(lambda: next((n for n in world.nodes if n is not leader and n.recorder.leads), None))
-    assert successor.replica.log_end_offset <= leader.replica.log_end_offset
+    first = next(batch.headers(successor.replica.read(end, successor.replica.log_end_offset, 1 << 20)))
+    assert first.epoch == successor.recorder.leads > leader.recorder.leads
 
 
 @simulated
