@@ -10,6 +10,7 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.writes import Acks, AcksLevel, print_written, require, write, written
+from raftlog.metadata.causes import Cause, cause_name
 from raftlog.plural import counted
 
 app = typer.Typer(help="The brokers, as the active controller sees them.", epilog=EPILOG, no_args_is_help=True)
@@ -31,7 +32,7 @@ COLUMNS = (
 )
 
 
-_NOT_IN_TABLE = frozenset(("holds_lao_back", "state_age_is_at_least", "registration_version"))
+_NOT_IN_TABLE = frozenset(("holds_lao_back", "state_age_is_at_least", "registration_version", "cause"))
 
 
 def register(app_: typer.Typer) -> None:
@@ -143,6 +144,7 @@ def _row(broker: Any, answer: Any, state: str) -> dict[str, Any]:
         "replica_count": broker.replica_count,
         "state_age_ms": broker.state_age_ms,
         "reason": broker.reason or None,
+        "cause": cause_name(Cause, broker.cause),
         "state_age_is_at_least": broker.state_age_is_at_least,
         "registration_version": broker.registration_version,
         "holds_lao_back": broker.broker_id in answer.held_back_by,

@@ -11,6 +11,7 @@ from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Bootstra
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.writes import ValidateOnly, alter, expected_offset, print_altered
 from raftlog.errors import ConfigError
+from raftlog.metadata.causes import HostnameCause, cause_name
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ def list_(
             "mapping": {"version": one.version, "broker.id": one.broker_id},
             "offset": one.offset,
             "reason": one.reason,
+            "cause": cause_name(HostnameCause, one.cause),
             "endpoint": one.endpoint or None,
         }
         for one in answer.hostnames

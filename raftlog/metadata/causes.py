@@ -75,3 +75,11 @@ def cause_of(said: int, reason: str) -> Cause:
 def hostname_cause_of(said: int, reason: str) -> HostnameCause:
     """The same of a HostnameRecord or a mapping."""
     return HostnameCause(said) if said else OLD_HOSTNAME_TEXTS.get(reason, HostnameCause.UNSPECIFIED)
+
+
+def cause_name(kind: type[IntEnum], cause: int) -> str | None:
+    """The name of a cause, as the Parquet form has it, and the number of one that this build does not know. None: it is not said."""
+    if not cause:
+        return None
+    known = {each.value: each.name for each in kind}
+    return known.get(cause, str(cause))

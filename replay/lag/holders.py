@@ -23,7 +23,7 @@ from replay.lag.absence import AT_THE_END
 from replay.order import BUCKETS, Order
 
 FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = "FENCED", "NO_BROKER", "FAILOVER", "BEHIND", "UNKNOWN"
-_WHO = "struct<broker_id: int, reason: string>"
+_WHO = "struct<broker_id: int, reason: string, broker_cause: string>"
 _ON_ITS_WAY_MS = 250
 """A record that is younger may just be on its way to a broker."""
 
@@ -77,7 +77,7 @@ def blamed(
     returned: DataFrame,
     order: Order = BUCKETS,
 ) -> DataFrame:
-    """One row for each stall and broker that it is laid to: the stall's columns, cause, broker_id (null: nobody), reason.
+    """One row for each stall and broker that it is laid to: the stall's columns, cause, broker_id (null: nobody), reason, broker_cause.
 
     ``stood``: of :func:`replay.lag.words.words`; ``departed``: broker_id, offset, timestamp_ms, reason and cause of members that left;
     ``returned``: of :func:`replay.lag.absence.returns`.
@@ -105,14 +105,14 @@ def _laid(cause: str, brokers: Column) -> Column:
 
 
 def _blame(cause: str, broker: Column) -> Column:
-    who = (broker.getField(name).alias(name) for name in ("broker_id", "reason"))
+    who = (broker.getField(name).alias(name) for name in ("broker_id", "reason", "broker_cause"))
     return sf.struct(sf.lit(cause).alias("cause"), *who)
 
 
 def _left(sampled: DataFrame, departed: DataFrame, order: Order) -> DataFrame:
     """Who left before a sample and behind the one before it: at, left. Who shuts down in order goes on applying: it is not why."""
-    abrupt = departed.where(~is_one_of(SHUT_DOWN)).drop("cause")
-    broker = sf.struct("broker_id", "reason", sf.col("timestamp_ms").alias("left_ms"))
+    abrupt = departed.where(~is_one_of(SHUT_DOWN)).withColumnRenamed("cause", "broker_cause")
+    broker = sf.struct("broker_id", "reason", "broker_cause", sf.col("timestamp_ms").alias("left_ms"))
     return _next_sample(abrupt, sampled, order).groupBy("at").agg(sf.collect_list(broker).alias("left"))
 
 
@@ -137,7 +137,8 @@ def _lowest(stalled: DataFrame, stood: DataFrame) -> DataFrame:
     )
     said = stood.select("epoch", "applied", "broker_id", "begins", "ends")
     stands = (sf.col("begins") <= sf.col("sample")) & (sf.col("ends").isNull() | (sf.col("sample") < sf.col("ends")))
-    broker = sf.struct("broker_id", sf.lit(None).cast("string").alias("reason"))
+    nothing = (sf.lit(None).cast("string").alias(name) for name in ("reason", "broker_cause"))
+    broker = sf.struct("broker_id", *nothing)
     met = asked.join(said, ["epoch", "applied"]).where(stands)
     return met.groupBy("at").agg(sf.collect_list(broker).alias("lowest"))
 
@@ -145,9 +146,9 @@ def _lowest(stalled: DataFrame, stood: DataFrame) -> DataFrame:
 def hold_ups(laid: DataFrame) -> DataFrame:
     """Runs of stalls: one row for each time that a broker held LAO back, from the rows of :func:`blamed`.
 
-    broker_id (null: nobody is known), cause and reason of its last stall, began_ms, ended_ms, held_ms (time in which something waited for
-    it), waited_ms (the longest that one record waited), records, samples (stalls), first_offset (of the last sample before; null: none),
-    last_offset (of the sample that ended it; null: it goes on).
+    broker_id (null: nobody is known), cause, reason and broker_cause of its last stall, began_ms, ended_ms, held_ms (time in which
+    something waited for it), waited_ms (the longest that one record waited), records, samples (stalls), first_offset (of the last sample
+    before; null: none), last_offset (of the sample that ended it; null: it goes on).
     """
     # A run that is nobody's is of one cause.
     of_broker = Window.partitionBy("broker_id", "nobody").orderBy("at")
@@ -157,6 +158,7 @@ def hold_ups(laid: DataFrame) -> DataFrame:
     runs = numbered.groupBy("broker_id", "nobody", "run").agg(
         sf.max_by("cause", "at").alias("cause"),
         sf.max_by("reason", "at").alias("reason"),
+        sf.max_by("broker_cause", "at").alias("broker_cause"),
         sf.min("began_ms").alias("began_ms"),
         sf.max("ended_ms").alias("ended_ms"),
         sf.sum("held_ms").alias("held_ms"),

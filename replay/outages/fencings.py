@@ -41,8 +41,8 @@ def service(brokers: DataFrame) -> DataFrame:
 def fencings(served: DataFrame) -> DataFrame:
     """One row for each time that a broker fell out of service, from the rows of :func:`service`. To be fenced at first is none.
 
-    broker_id, begins, ends (null: it still is out), begins_ms, ends_ms, reason, ``planned`` (it shut down in order, or was asked to be
-    fenced), ``unregistered`` (that is how it ended).
+    broker_id, begins, ends (null: it still is out), begins_ms, ends_ms, reason, cause, ``planned`` (it shut down in order, or was asked to
+    be fenced), ``unregistered`` (that is how it ended).
     """
     out = served.where(sf.col("fenced") & sf.col("follows"))
     return out.select(
@@ -52,6 +52,7 @@ def fencings(served: DataFrame) -> DataFrame:
         "begins_ms",
         "ends_ms",
         "reason",
+        "cause",
         is_one_of(PLANNED).alias("planned"),
         (sf.col("ends").isNotNull() & ~sf.col("followed")).alias("unregistered"),
     )

@@ -55,7 +55,10 @@ class BrokerOutage(msgspec.Struct, frozen=True):
 
 
 class Fencing(msgspec.Struct, frozen=True):
-    """One time that a broker was out of service. ``ends`` None: it still is; ``unregistered``: it ended by that."""
+    """One time that a broker was out of service. ``ends`` None: it still is; ``unregistered``: it ended by that.
+
+    ``cause``: the name of a ``BrokerCause``, for programs, as ``reason`` is for people; None: of a text that no build has written.
+    """
 
     broker_id: int
     begins: int
@@ -63,6 +66,7 @@ class Fencing(msgspec.Struct, frozen=True):
     begins_ms: int
     ends_ms: int | None
     reason: str
+    cause: str | None
     planned: bool
     unregistered: bool
 

@@ -44,6 +44,7 @@ def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, st
     assert ran.code == 0
     (broker,) = ran.json["brokers"]
     assert (broker["broker_id"], broker["state"], broker["endpoint"]) == (2, "active", cluster.bootstrap_servers)
+    assert (broker["reason"], broker["cause"]) == ("caught up", "CAUGHT_UP")
     assert broker["applied_offset"] == ran.json["high_watermark"] - 1 - broker["lag"]
     assert ran.json["lowest_acknowledged_offset"] >= broker["broker_epoch"]
     assert "active" in raftlog("brokers", "list", *at).out

@@ -30,7 +30,7 @@ def test_a_broker_that_registered_is_listed(raftlog: Raftlog, at: tuple[str, str
     broker = cluster.brokers[0]
     one = listed(raftlog, at)["127.0.0.1"]
     assert one["mapping"] == {"version": 0, "broker.id": broker.node_id}
-    assert (one["reason"], one["endpoint"]) == ("registered", broker.endpoint)
+    assert (one["reason"], one["cause"], one["endpoint"]) == ("registered", "BY_REGISTRATION", broker.endpoint)
     shown = raftlog("hostnames", "list", *at).out
     assert "127.0.0.1" in shown
     assert broker.endpoint in shown

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from deciding import Cell
 
+from controller.rules import fencing
+from controller.settings import ControllerSettings
+from raftlog.metadata.versions import CAUSES
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -30,6 +34,12 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
         "session timed out",
         "registered",
     ]
+    assert [broker.cause for broker in body.brokers] == [
+        pb.CONTROLLED_SHUTDOWN,
+        pb.CAUGHT_UP,
+        pb.SESSION_TIMED_OUT,
+        pb.REGISTERED,
+    ]
     assert body.brokers[3].rack == "r4"
     assert body.brokers[3].endpoint == "host-4:9004"
     assert body.brokers[3].applied_offset == -1
@@ -38,6 +48,15 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert body.lowest_acknowledged_offset == cell.lao.lao
     assert body.high_watermark == cell.pending.offset + 1
     assert list(body.held_back_by) == [1]
+
+
+@pytest.mark.parametrize("level", [CAUSES - 1, CAUSES])
+def test_the_cause_is_told_at_each_level_whatever_the_words_are(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "registered"))
+    cell = Cell(brokers=2, settings=ControllerSettings(bootstrap_metadata_version=level))
+    cell.silence(2)
+    told = [broker.cause for broker in cell.send(rpc.DescribeBrokersRequest()).brokers]
+    assert told == [pb.CAUGHT_UP, pb.SESSION_TIMED_OUT]
 
 
 def ages(cell: Cell) -> list[tuple[int, bool]]:

@@ -76,6 +76,7 @@ def test_list_shows_where_each_broker_is() -> None:
         ("g", 9, 0, "set by hand", ""),
         ("h", 4, 0, "registered", "h:9092"),
     ]
+    assert [one.cause for one in body.hostnames] == [HostnameCause.BY_HAND, HostnameCause.BY_REGISTRATION]
     assert [one.offset for one in body.hostnames] == [cell.pending.hostnames[name].offset for name in ("g", "h")]
 
 

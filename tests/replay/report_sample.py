@@ -107,7 +107,8 @@ def lag() -> LaoResult:
     """One hold-up by broker 2, of a minute."""
     return LaoResult(
         end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p90_ms=70, p99_ms=90, max_ms=60_000, hold_ups_total=1,
-        held_ms=60_000, hold_ups=[LaoStall(2, "FENCED", "session timed out", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
+        held_ms=60_000,
+        hold_ups=[LaoStall(2, "FENCED", "session timed out", "SESSION_TIMED_OUT", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
         brokers_total=1, brokers=[BrokerLag(2, 700, 1200, 1, 9, 60_000, 1, 60_000, 60_000)], hours_total=1,
         hours=[Hour(BEGINS_MS, 60, 40, 70, 90, 60_000, 0)], samples=700, unknown=1, p50_lag_offsets=1, p99_lag_offsets=3,
         max_lag_offsets=9, max_lag_ms=60_000, timeline=[],
@@ -127,7 +128,7 @@ def availability() -> AvailabilityResult:
         topics=[TopicOutage("aa", "clicks", 4, 8 * HOUR_MS, half, half, half, half), TopicOutage("bb", "orders", 6, HOUR_MS, 0, 0, 0, 0)],
         partitions_total=1, partitions=[PartitionOutage("aa", "clicks", 0, half, half, half, 1, half)],
         brokers_total=1, brokers=[BrokerOutage(2, 2 * HOUR_MS, 1, half, 0, half, False)],
-        fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", False, False)],
+        fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", "SESSION_TIMED_OUT", False, False)],
         failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, at(40) - 3200, 3200, 0, 900)],
         period_length_ms=HOUR_MS,
         periods=[PeriodOutage(BEGINS_MS, life // 2, 0, 0), PeriodOutage(at(60), life // 2, half, half)],

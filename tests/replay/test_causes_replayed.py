@@ -24,6 +24,7 @@ from replay.request import JobRequest
 from replay.source import open_export, records
 
 Rows = list[list[Any]]
+ANEW = ("registered anew", "REGISTERED")
 
 
 def exported(source: Any, directory: Path) -> Path:
@@ -61,8 +62,18 @@ def test_a_log_of_before_is_judged_as_it_was(spark: SparkSession, old: Path) -> 
 @pytest.mark.nightly
 def test_jobs_say_of_a_log_of_before_what_they_said(replay: Replay, old: Path) -> None:
     available = msgspec.to_builtins(replay("availability", old, limit=100))
+    assert _without(available["fencings"], "cause") > {("session timed out", "SESSION_TIMED_OUT"), ANEW}
     assert {name: available[name] for name in OLD["availability"]} == OLD["availability"]
-    assert msgspec.to_builtins(replay("lao", old, limit=100)) == OLD["lao"]
+    lao = msgspec.to_builtins(replay("lao", old, limit=100))
+    assert _without(lao["hold_ups"], "broker_cause") > {("session timed out", "SESSION_TIMED_OUT"), ANEW, (None, None)}
+    assert lao == OLD["lao"]
+
+
+def _without(told: list[dict[str, Any]], name: str) -> set[tuple[str | None, str | None]]:
+    """Takes out what that build did not say: the reasons there are, each with what is said beside it."""
+    said = {(each["reason"], each.pop(name)) for each in told}
+    assert {pair for pair in said - {ANEW, (None, None)} if OLD_TEXTS[pair[0]].name != pair[1]} == set()
+    return said
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ from old_texts import OLD, OLD_LEVEL, OldLog, Story, counting, decoded, images, 
 from controller.rules import fencing
 from controller.rules.fencing import without_cause
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.causes import OLD_TEXT_OF, OLD_TEXTS, Cause, cause_of
+from raftlog.metadata.causes import OLD_TEXT_OF, OLD_TEXTS, Cause, cause_name, cause_of
 from raftlog.metadata.entities import Broker, CausedBroker, format_hash, said_cause, with_cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -37,6 +37,10 @@ def test_the_table_has_each_text_that_an_earlier_build_wrote() -> None:
     assert set(OLD_TEXT_OF) == set(Cause) - {Cause.UNSPECIFIED}
     assert cause_of(0, "Session timed out") == cause_of(0, "") == Cause.UNSPECIFIED
     assert cause_of(Cause.METADATA_LAG, "caught up") == Cause.METADATA_LAG
+
+
+def test_a_cause_has_its_name_and_an_unknown_one_its_number() -> None:
+    assert [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)] == [None, "CAUGHT_UP", "99"]
 
 
 def test_the_words_are_still_those_of_before() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, cast
 
 from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
@@ -33,6 +34,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 state_age_ms=max(0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)),
                 state_age_is_at_least=broker.id not in state.changed_at,
                 registration_version=broker.registration_version,
+                cause=cast("Any", int(broker.cause)),
             )
             for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
         ],

@@ -5,6 +5,8 @@ A mapping says who ran on a host last. It is a hint for a broker that has lost i
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
 from controller.rules.mappings import mapping_change
 from controller.state.state import ControllerState
@@ -57,6 +59,7 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
                 offset=mapping.offset,
                 reason=mapping.reason,
                 endpoint=_endpoint(image, mapping.broker_id),
+                cause=cast("Any", int(mapping.cause)),
             )
             for mapping in (image.hostnames[name] for name in sorted(image.hostnames))
         ],
